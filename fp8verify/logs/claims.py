@@ -96,7 +96,10 @@ _ENDS = re.compile(
 )
 
 
-def _with_steps(path: Path, statements: Iterable[Statement]) -> list[Statement]:
+def _with_steps(
+    path: Path,
+    statements: Iterable[Statement],
+) -> list[Statement]:
     """Add to statements which steps the log names after each, and which stretch of it they are."""
     found = list(statements)
     for index, text in read_between(path, list(map(_line_of, found))):
@@ -238,7 +241,11 @@ class _Scan:
             )
             self._keep(Statement(claim, layer.names[0], rank))
 
-    def _add_settings(self, message: Message, line: Line) -> list[Request | None]:
+    def _add_settings(
+        self,
+        message: Message,
+        line: Line,
+    ) -> list[Request | None]:
         """Keep what the settings in a message ask for, and return them."""
         if self._settings >= _MAX_SETTINGS:
             return []
@@ -249,7 +256,12 @@ class _Scan:
                 self._add_request(request, message.rank, line)
         return requests
 
-    def _add_request(self, request: Request, rank: str | None, line: Line) -> None:
+    def _add_request(
+        self,
+        request: Request,
+        rank: str | None,
+        line: Line,
+    ) -> None:
         """Keep what a setting asks for; one that is off takes back what it was before."""
         values = {name: value.lower() for name, value in request.values.items()}
         claim = _claim_of_request(request, values, line.number, self._source)
@@ -303,7 +315,10 @@ _WGRAD_IN_HIGH_PRECISION = re.compile("gw_hp|wgrad_with_hp", re.IGNORECASE)
 
 
 def _claim_of_row(
-    match: rows.Match, message: Message, number: int, source: str
+    match: rows.Match,
+    message: Message,
+    number: int,
+    source: str,
 ) -> Claim | None:
     """Return what a message claims by a framework's row; None if it is taken back."""
     row, found = match
@@ -321,7 +336,11 @@ def _claim_of_row(
     return _understood(_with_figures(claim, found.groupdict()))
 
 
-def _claim_of_sentence(message: Message, number: int, source: str) -> Claim | None:
+def _claim_of_sentence(
+    message: Message,
+    number: int,
+    source: str,
+) -> Claim | None:
     """Return what a message claims in plain words."""
     if message.denied:
         return None
@@ -332,7 +351,13 @@ def _claim_of_sentence(message: Message, number: int, source: str) -> Claim | No
     return _understood(_claim(OWN, clause.says, sentence, number, source))
 
 
-def _claim(framework: str, says: str, sentence: str, number: int, source: str) -> Claim:
+def _claim(
+    framework: str,
+    says: str,
+    sentence: str,
+    number: int,
+    source: str,
+) -> Claim:
     """Return the claim of a sentence, with the figures in it."""
     claim = Claim(
         line=number,
@@ -371,7 +396,12 @@ def _understood(claim: Claim) -> Claim | None:
     if claim.says != "fp8":
         return claim
     if claim.converted == 0:
-        return replace(claim, says="not_fp8", recipe=None, all_gather=None)
+        return replace(
+            claim,
+            says="not_fp8",
+            recipe=None,
+            all_gather=None,
+        )
     if (claim.recipe or "").lower() in _NO_RECIPE:
         return None
     low = format_of(claim.text, claim.recipe) or "fp8"
@@ -379,7 +409,11 @@ def _understood(claim: Claim) -> Claim | None:
     # torchao's rowwise_with_gw_hp (float8/config.py) and mxfp8_rceil_wgrad_with_hp
     # (prototype/moe_training/config.py) compute the weights' gradient in high precision.
     if _WGRAD_IN_HIGH_PRECISION.search(claim.recipe or ""):
-        legs = {"fprop": low, "dgrad": low, "wgrad": HIGH_PRECISION}
+        legs = {
+            "fprop": low,
+            "dgrad": low,
+            "wgrad": HIGH_PRECISION,
+        }
     return replace(claim, format=low, legs=legs)
 
 
@@ -395,7 +429,11 @@ def _phase_of_row(match: rows.Match, claim: Claim) -> PhaseClaim | None:
 
 
 def _plain_claim(
-    line: int, text: str, framework: str, source: str, format_: str
+    line: int,
+    text: str,
+    framework: str,
+    source: str,
+    format_: str,
 ) -> Claim:
     """Return what a line says of a format: a low one, or high precision."""
     is_high = format_ == HIGH_PRECISION
@@ -427,7 +465,10 @@ def claim_of_call(name: str) -> Claim:
 
 
 def _claim_of_request(
-    request: Request, values: Mapping[str, str], number: int, source: str
+    request: Request,
+    values: Mapping[str, str],
+    number: int,
+    source: str,
 ) -> Claim:
     """Return what a setting asks for; `values` are the settings beside it, in lower case."""
     kind = "fp4" if "4" in request.key else "fp8"
@@ -439,7 +480,11 @@ def _claim_of_request(
     low = format_of(f"{request.key} {request.value}", recipe) or kind
     legs = {}
     if values.get(f"{kind}_wgrad") == "false":
-        legs = {"fprop": low, "dgrad": low, "wgrad": HIGH_PRECISION}
+        legs = {
+            "fprop": low,
+            "dgrad": low,
+            "wgrad": HIGH_PRECISION,
+        }
     return Claim(
         line=number,
         text=clean(request.text[:_MAX_TEXT]),

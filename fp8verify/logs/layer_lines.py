@@ -70,7 +70,10 @@ def _whole_list(line: Line, prefix: str) -> str:
 
 
 def _layer_claim(
-    row: _Row, found: re.Match[str], line: Line, prefix: str
+    row: _Row,
+    found: re.Match[str],
+    line: Line,
+    prefix: str,
 ) -> LayerClaim | None:
     said = found.groupdict()
     if "path" in said:
@@ -112,7 +115,11 @@ def _format(said: Mapping[str, str]) -> str | None:
     return format_or_high(key)
 
 
-def _section(before: str, line: Line, prefix: str) -> str:
+def _section(
+    before: str,
+    line: Line,
+    prefix: str,
+) -> str:
     """Return the format of the section that a list of filters is in, if its name tells it."""
     if before.strip(" '\""):
         above = iter([before[-200:]])

@@ -62,7 +62,10 @@ def uncolored(text: str) -> str:
 
 
 def read_lines(
-    path: Path, notes: list[str] | None = None, *, words: Sequence[bytes] = ()
+    path: Path,
+    notes: list[str] | None = None,
+    *,
+    words: Sequence[bytes] = (),
 ) -> Iterator[Line]:
     """Yield the lines of a log, plain, gzip or zstd, as UTF-8; bad bytes are replaced.
 
@@ -89,7 +92,10 @@ def read_lines(
         number += block.count(b"\n")
 
 
-def read_between(path: Path, numbers: Sequence[int]) -> Iterator[tuple[int, bytes]]:
+def read_between(
+    path: Path,
+    numbers: Sequence[int],
+) -> Iterator[tuple[int, bytes]]:
     """Yield the text after each of some lines in lower case, in pieces, and the line's place.
 
     Args:
@@ -137,7 +143,11 @@ def _feeds_only(data: bytes) -> bytes:
     return data
 
 
-def _lines_with(words: Sequence[bytes], data: bytes, number: int) -> Iterator[Line]:
+def _lines_with(
+    words: Sequence[bytes],
+    data: bytes,
+    number: int,
+) -> Iterator[Line]:
     gate = re.compile(b"(?:%s)[^\n]*" % b"|".join(map(re.escape, words)))
     lower = data.lower()
     counted = at = 0

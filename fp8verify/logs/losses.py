@@ -142,7 +142,11 @@ def scan_losses(
             continue
         if name not in found:
             found[name] = LossSeries(
-                framework=name, points={}, counted=False, epochs={}, times_us={}
+                framework=name,
+                points={},
+                counted=False,
+                epochs={},
+                times_us={},
             )
             left = [one for one in patterns if name == PLAIN or one[0] in found]
         step = _step(match)
@@ -152,7 +156,12 @@ def scan_losses(
     return max(found.values(), key=lambda series: len(series.points), default=None)
 
 
-def _take(series: LossSeries, step: int | None, line: str, loss: float) -> None:
+def _take(
+    series: LossSeries,
+    step: int | None,
+    line: str,
+    loss: float,
+) -> None:
     """Add what a line with a loss says."""
     points = series.points
     if len(points) >= MAX_POINTS:

@@ -126,7 +126,10 @@ _RANK = re.compile(
 _CROSSES = re.compile("[✗✘❌✖⛔🚫☐⬜❎⏭🟥🔴]")
 
 
-def messages_of(line: str, words: Sequence[str] = ("",)) -> Iterator[Message]:
+def messages_of(
+    line: str,
+    words: Sequence[str] = ("",),
+) -> Iterator[Message]:
     """Yield the messages of a line: mostly one, several after progress bars.
 
     Only parts with one of the lower-case `words` are read: a line may contain the progress bars of

@@ -14,7 +14,11 @@ from fp8verify.frameworks.expressions import MAX_TEXT
 from fp8verify.frameworks.known import Framework, frameworks
 
 FORMAT = r"(?:(?:MX|NV)[- ]?FP[48]|FP[- ]?[48]|float[- ]?[48])"
-_SAYS = {"not_fp8": "denials", "fp8": "claims", "scope": "limits"}
+_SAYS = {
+    "not_fp8": "denials",
+    "fp8": "claims",
+    "scope": "limits",
+}
 
 
 class Row(NamedTuple):

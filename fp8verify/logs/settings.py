@@ -197,7 +197,10 @@ def _opens(name: str, value: str) -> bool:
 
 
 def _switch(
-    text: str, found: re.Match[str], message: Message, line: Line
+    text: str,
+    found: re.Match[str],
+    message: Message,
+    line: Line,
 ) -> tuple[str, str]:
     """Return the text and the value of the `enabled` of a section."""
     behind = text[found.end() : found.end() + 400]
@@ -238,7 +241,11 @@ def _is_elsewhere(text: str) -> bool:
     return _ELSEWHERE.search(_CAMEL.sub("_", text).lower()) is not None
 
 
-def _excerpt(text: str, found: re.Match[str], child: str) -> str:
+def _excerpt(
+    text: str,
+    found: re.Match[str],
+    child: str,
+) -> str:
     start = 0
     if len(text) > 2 * _QUOTED:
         start = max(0, found.start() - _QUOTED)
@@ -272,7 +279,11 @@ def own_lines(lines: Iterable[str], prefix: str) -> Iterator[str]:
             yield line[width:].rstrip()
 
 
-def headings(line: Line, prefix: str, indent: int) -> Iterator[str]:
+def headings(
+    line: Line,
+    prefix: str,
+    indent: int,
+) -> Iterator[str]:
     """Yield what a setting is under: lines with less indentation, and a banner."""
     strangers = 0
     for text in own_lines(line.above(), prefix):
@@ -291,7 +302,12 @@ def headings(line: Line, prefix: str, indent: int) -> Iterator[str]:
                 return
 
 
-def _siblings(text: str, key: str, prefix: str, line: Line) -> dict[str, str]:
+def _siblings(
+    text: str,
+    key: str,
+    prefix: str,
+    line: Line,
+) -> dict[str, str]:
     """Return the settings beside one, and of other sections of the dump the number of layers."""
     values: dict[str, str] = {}
     indent = indent_of(text)

@@ -167,7 +167,11 @@ def scan_signs(lines: Iterable[Line]) -> LogSigns:
     )
 
 
-def _count_warning(warned: dict[Failure, Warned], number: int, text: str) -> None:
+def _count_warning(
+    warned: dict[Failure, Warned],
+    number: int,
+    text: str,
+) -> None:
     known = warning_in(text)
     if known is None:
         return
@@ -229,7 +233,12 @@ class _Steps:
             and self.broken[-1].place == place
         )
 
-    def _lose(self, sign: Sign, lower: str, scale: float | None) -> None:
+    def _lose(
+        self,
+        sign: Sign,
+        lower: str,
+        scale: float | None,
+    ) -> None:
         """Count a step as lost; `scale` is the loss scale that a scaler lowered for it."""
         if scale is not None:
             self.has_scaler = True

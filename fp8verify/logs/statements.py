@@ -163,7 +163,9 @@ class LogReading(NamedTuple):
 
 
 def phase_at(
-    statements: Iterable[Statement], step: int, ranks: Sequence[int] = ()
+    statements: Iterable[Statement],
+    step: int,
+    ranks: Sequence[int] = (),
 ) -> str | None:
     """Return the format that is stated for a step on some ranks, None if nothing is."""
     numbers = (None, *map(str, ranks))
@@ -183,7 +185,10 @@ def phase_at(
     return current
 
 
-def _before(statements: list[Statement], step: int | None) -> list[Statement]:
+def _before(
+    statements: list[Statement],
+    step: int | None,
+) -> list[Statement]:
     """Return the statements up to the last attempt's arrival at a step; all if it is not told.
 
     Before the first statement, which says nothing, a run may have come by a step that is not named.

@@ -86,7 +86,9 @@ def doctor(
         facts = read_launch([str(path) for path in configs], words, variables)
     gpus_here, why_no_gpu = seen.result()
     facts = facts._replace(
-        gpus=gpus_here, why_no_gpu=why_no_gpu, require_gpu=require_gpu
+        gpus=gpus_here,
+        why_no_gpu=why_no_gpu,
+        require_gpu=require_gpu,
     )
     facts = facts._replace(python=python.result())
     if start and command:
@@ -125,7 +127,10 @@ def explain_missing(report: Report, command: Sequence[str]) -> Report:
     return report
 
 
-def _explanations(report: Report, command: Sequence[str]) -> Iterator[Finding]:
+def _explanations(
+    report: Report,
+    command: Sequence[str],
+) -> Iterator[Finding]:
     """Yield what `doctor` finds in the files that a command names."""
     from fp8verify.model.verdict import Finding
     from fp8verify.preflight.launch import read_launch

@@ -127,7 +127,11 @@ _OF_THIS_MACHINE = frozenset(
 _UNREAD = frozenset({"config-not-recognized", "fp8-mentioned", "config-not-found"})
 
 
-def report_of(checks: Iterable[Check], *, elsewhere: bool = False) -> DoctorReport:
+def report_of(
+    checks: Iterable[Check],
+    *,
+    elsewhere: bool = False,
+) -> DoctorReport:
     """Join checks to a report, each fact once, most severe first.
 
     Args:
@@ -141,7 +145,11 @@ def report_of(checks: Iterable[Check], *, elsewhere: bool = False) -> DoctorRepo
 
     ordered = sorted(dict.fromkeys(checks), key=order)
     status, conclusion = _concluded(ordered)
-    return DoctorReport(status=status, conclusion=conclusion, checks=tuple(ordered))
+    return DoctorReport(
+        status=status,
+        conclusion=conclusion,
+        checks=tuple(ordered),
+    )
 
 
 def _concluded(checks: list[Check]) -> tuple[Status, str]:

@@ -64,7 +64,10 @@ class Document(NamedTuple):
 def kind_of(path: str) -> str | None:
     """Return "toml", "yaml", "json", "shell" or "python" by the file's name, None for others."""
     name = path.lower()
-    return next((kind for kind, ends in _ENDINGS.items() if name.endswith(ends)), None)
+    for kind, endings in _ENDINGS.items():
+        if name.endswith(endings):
+            return kind
+    return None
 
 
 def read_document(path: str) -> Document:
@@ -99,7 +102,9 @@ def read_document(path: str) -> Document:
     for key in values:  # what has no line of its own is in that of its table
         if line := lines.get(key.rpartition(".")[0]):
             lines.setdefault(key, line)
-    return Document(path, kind, values, lines, text, *(more or [_extended(values)]))
+    if not more:
+        more = [_extended(values)]
+    return Document(path, kind, values, lines, text, *more)
 
 
 # Keys by which configurations name those that they extend: of Hydra, mmengine, Primus and others.
@@ -151,8 +156,10 @@ def flatten(data: Any) -> dict[str, Any]:
                 values[prefix] = {}
             if depth == MAX_DEPTH:
                 continue
-            inner = [(_joined(prefix, str(key)), node[key]) for key in node]
-            stack += [(key, value, depth + 1) for key, value in reversed(inner)]
+            inner = []
+            for key, value in node.items():
+                inner.append((_joined(prefix, str(key)), value, depth + 1))
+            stack += reversed(inner)
         elif prefix:
             values[prefix] = node
     return values
@@ -169,14 +176,16 @@ def _joined(prefix: str, key: str) -> str:
 def _yaml(text: str) -> tuple[dict[str, Any], dict[str, int]]:
     try:
         loader = _LOADER(text)
-        node = loader.get_node() if loader.check_node() else None
+        node = None
+        if loader.check_node():
+            node = loader.get_node()
         _refuse_expansion(node)
+        data = {}
         if node is not None:
             data = loader.construct_document(node)
-        else:
-            data = {}
     except yaml.YAMLError as error:
-        raise ValueError(" ".join(str(error).split())) from None
+        words = str(error).split()
+        raise ValueError(" ".join(words)) from None
     return flatten(data), _node_lines(node)
 
 
@@ -204,7 +213,8 @@ def _refuse_expansion(root: Any) -> None:
             # Exact while it is allowed: each alias may double it.
             sizes[id(node)] = min(size, 2 * MAX_NODES)
         stack.pop()
-    if sizes[id(root)] > min(MAX_NODES, len(sizes) + MAX_ALIASED):
+    largest = min(MAX_NODES, len(sizes) + MAX_ALIASED)
+    if sizes[id(root)] > largest:
         raise ValueError("its aliases make it many times larger than the file")
 
 
@@ -224,7 +234,8 @@ def _node_lines(root: Any) -> dict[str, int]:
     stack: list[tuple[str, Any]] = [("", root)]
     while stack and len(lines) < MAX_VALUES:  # aliases may make them endless
         prefix, node = stack.pop()
-        if getattr(node, "id", "") != "mapping" or len(prefix) > MAX_KEY * MAX_DEPTH:
+        is_mapping = getattr(node, "id", "") == "mapping"
+        if not is_mapping or len(prefix) > MAX_KEY * MAX_DEPTH:
             continue
         for key, value in node.value:
             name = str(key.value)
@@ -245,8 +256,11 @@ def _json(text: str) -> tuple[dict[str, Any], dict[str, int]]:
 
 def _toml(text: str) -> tuple[dict[str, Any], dict[str, int]]:
     values = flatten(parse_toml(text))
-    last_first = reversed([*_toml_lines(text)])  # of several the first one stays
-    return values, {name: line for name, line in last_first if name in values}
+    lines: dict[str, int] = {}
+    for name, line in _toml_lines(text):
+        if name in values:
+            lines.setdefault(name, line)
+    return values, lines
 
 
 def _toml_lines(text: str) -> Iterator[tuple[str, int]]:
@@ -259,7 +273,8 @@ def _toml_lines(text: str) -> Iterator[tuple[str, int]]:
             if closing in line:
                 closing = ""
         elif line.startswith("["):
-            table = _bare(line.strip("[").partition("]")[0])
+            name, _, _ = line.strip("[").partition("]")
+            table = _bare(name)
             yield table, number
         elif "=" in line and not line.startswith("#"):
             key, _, value = line.partition("=")
@@ -313,7 +328,8 @@ def _blank_out(lines: list[str], token: tokenize.TokenInfo) -> None:
             left = first_column
         if number == last_line:
             right = last_column
-        lines[number - 1] = line[:left] + " " * (right - left) + line[right:]
+        spaces = " " * (right - left)
+        lines[number - 1] = line[:left] + spaces + line[right:]
 
 
 _STARTS = (tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT)

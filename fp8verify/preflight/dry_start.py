@@ -48,7 +48,11 @@ def dry_start(command: Sequence[str], timeout: float) -> DryModel:
     remove_abandoned(_FOLDERS)
     with tempfile.TemporaryDirectory(prefix=_FOLDERS) as name:
         folder = Path(name)
-        config = {"version": __version__, "dry": str(folder), **for_agent()}
+        config = {
+            "version": __version__,
+            "dry": str(folder),
+            **for_agent(),
+        }
         with boot_folder(folder, config) as boot:
             ending, tail = _run(arguments, boot, name, timeout)
         modules = _read(folder)
@@ -60,10 +64,20 @@ def dry_start(command: Sequence[str], timeout: float) -> DryModel:
 
 
 def _run(
-    arguments: list[str], boot: Path, mark: str, timeout: float
+    arguments: list[str],
+    boot: Path,
+    mark: str,
+    timeout: float,
 ) -> tuple[int | None, str]:
     """Return the exit code, None if time ran out, and the end of the output."""
-    environment = child_environment({**os.environ, **_QUIET, _MARK: mark}, boot)
+    environment = child_environment(
+        {
+            **os.environ,
+            **_QUIET,
+            _MARK: mark,
+        },
+        boot,
+    )
     with ended_on_signals():
         child = subprocess.Popen(  # noqa: S603 - starting the user's command is the job
             arguments,
@@ -79,7 +93,9 @@ def _run(
 
 
 def wait_and_end(
-    child: subprocess.Popen[bytes], mark: str, timeout: float
+    child: subprocess.Popen[bytes],
+    mark: str,
+    timeout: float,
 ) -> int | None:
     """Return the exit code of a command, None if time ran out; leave no process of it behind."""
     try:
@@ -99,7 +115,11 @@ def _read(folder: Path) -> tuple[ModuleRecord, ...]:
     return max(found, key=lambda modules: flops(layers_of(modules)), default=())
 
 
-def _why(ending: int | None, tail: str, timeout: float) -> tuple[str, str]:
+def _why(
+    ending: int | None,
+    tail: str,
+    timeout: float,
+) -> tuple[str, str]:
     """Return why no model was seen, and the next step."""
     files_only = "--static reads its files only."
     if ending is None:
@@ -126,7 +146,9 @@ class Tail:
     def __init__(self, stream: IO[bytes]) -> None:
         self._bytes = b""
         self._thread = threading.Thread(
-            target=self._follow, args=(stream,), daemon=True
+            target=self._follow,
+            args=(stream,),
+            daemon=True,
         )
         self._thread.start()
 
@@ -155,7 +177,11 @@ def end_all(child: subprocess.Popen[bytes], mark: str) -> None:
     child.wait()
 
 
-def _signal(child: subprocess.Popen[bytes], mark: str, number: int) -> bool:
+def _signal(
+    child: subprocess.Popen[bytes],
+    mark: str,
+    number: int,
+) -> bool:
     """Send a signal to all processes; False if none is left."""
     left = False
     for pid in (-child.pid, *marked(mark)):  # its process group is named by the minus

@@ -34,7 +34,12 @@ _FORMATS = {
     "block": "fp8_block",
     "nvfp4": "nvfp4",
 }
-_BACKENDS = {"ao": "torchao", "torchao": "torchao", "te": "te", "msamp": "msamp"}
+_BACKENDS = {
+    "ao": "torchao",
+    "torchao": "torchao",
+    "te": "te",
+    "msamp": "msamp",
+}
 
 
 class Ask(NamedTuple):
@@ -91,11 +96,13 @@ class Config(NamedTuple):
 
     def line_of(self, name: str) -> int | None:
         """Return the line of a key, by the name that the rules use."""
-        return self.document.lines.get(self.origins.get(name, name))
+        key = self.origins.get(name, name)
+        return self.document.lines.get(key)
 
     def branch_of(self, name: str) -> int | None:
         """Return the branch of a script that alone gives a key, by the name that rules use."""
-        return self.document.branches.get(self.origins.get(name, name))
+        key = self.origins.get(name, name)
+        return self.document.branches.get(key)
 
 
 @cache
@@ -111,7 +118,8 @@ def frameworks() -> dict[str, Row]:
 
 
 def _completed(name: str, row: Row) -> Row:
-    family = table("frameworks")["families"].get(row.get("family"), {})
+    families = table("frameworks")["families"]
+    family = families.get(row.get("family"), {})
     schema = row.get("schema", name)
     keys = {}
     under = row.get("under")
@@ -121,8 +129,10 @@ def _completed(name: str, row: Row) -> Row:
         else:
             keys[under or section] = names
     for section, names in row.get("fields", {}).items():
-        keys[section] = keys.get(section, frozenset()) | frozenset(names)
-    source = schemas().get(schema, {}).get("source")
+        known = keys.get(section, frozenset())
+        keys[section] = known | frozenset(names)
+    schema_row = schemas().get(schema, {})
+    source = schema_row.get("source")
     return {
         "kinds": ["yaml"],
         **family,
@@ -142,13 +152,17 @@ def recognize(document: Document) -> Config | None:
     for alike in (_renamed, _misspelled):
         for framework, row in rows.items():
             more = alike(row, document)
-            if more and _fits(row, document, {**document.values, **more}):
+            given = {**document.values, **more}
+            if more and _fits(row, document, given):
                 return _config(framework, row, document)
     return None
 
 
 def _renamed(row: Row, document: Document) -> dict[str, Any]:
-    return {_canonical(key, row): value for key, value in document.values.items()}
+    renamed = {}
+    for key, value in document.values.items():
+        renamed[_canonical(key, row)] = value
+    return renamed
 
 
 def launched_by(document: Document) -> str:
@@ -159,7 +173,11 @@ def launched_by(document: Document) -> str:
     return ""
 
 
-def _fits(row: Row, document: Document, given: Values) -> bool:
+def _fits(
+    row: Row,
+    document: Document,
+    given: Values,
+) -> bool:
     if document.is_launch:
         if "launcher" in row and not re.search(row["launcher"], document.text):
             return False
@@ -173,7 +191,8 @@ def _fits(row: Row, document: Document, given: Values) -> bool:
     if document.is_launch:  # arguments have one spelling alone
         spelled = document.values
     marks = spelled.keys() & row.get("marks", ())
-    return len(marks) >= 3 and all_hold(row.get("besides", {}), given)
+    besides = row.get("besides", {})
+    return len(marks) >= 3 and all_hold(besides, given)
 
 
 def _is_mostly_of_others(row: Row, document: Document) -> bool:
@@ -217,7 +236,11 @@ def _canonical(key: str, row: Row) -> str:
     return str(aliases.get(key, key))
 
 
-def _config(framework: str, row: Row, document: Document) -> Config:
+def _config(
+    framework: str,
+    row: Row,
+    document: Document,
+) -> Config:
     if not document.elsewhere:
         document = document._replace(elsewhere=row.get("based_on", ""))
     may_default = not document.elsewhere
@@ -232,7 +255,8 @@ def _config(framework: str, row: Row, document: Document) -> Config:
     compiles_by_default = None
     if may_default:
         compiles_by_default = compiles.get("default")
-    shards = [whole(given.get(key)) for key in row.get("tensor_parallel", ())]
+    keys_of_shards = row.get("tensor_parallel", ())
+    shards = [whole(given.get(key)) for key in keys_of_shards]
     tensor_parallel = next(filter(None, shards), 1)
     return Config(
         document=document,
@@ -250,7 +274,9 @@ def _config(framework: str, row: Row, document: Document) -> Config:
 
 
 def _switch(
-    keys: Sequence[str], given: Values, default: bool | None = None
+    keys: Sequence[str],
+    given: Values,
+    default: bool | None = None,
 ) -> bool | None:
     for key in keys:
         value = value_of(key, given)
@@ -263,7 +289,12 @@ def _switch(
     return default
 
 
-def _ask(row: Row, given: Values, *, may_default: bool) -> Ask | None:
+def _ask(
+    row: Row,
+    given: Values,
+    *,
+    may_default: bool,
+) -> Ask | None:
     """Return the request of the first row of `asks` that applies; None if it has no format."""
     for asks in row.get("asks", ()):
         if not all_hold(asks["when"], given):
@@ -286,7 +317,12 @@ def _ask(row: Row, given: Values, *, may_default: bool) -> Ask | None:
     return None
 
 
-def _text(wanted: str, given: Values, *, may_default: bool) -> str:
+def _text(
+    wanted: str,
+    given: Values,
+    *,
+    may_default: bool,
+) -> str:
     """Return a word, or for "@key|default" the value of a key; "" if it is set elsewhere."""
     if not wanted.startswith("@"):
         return wanted
@@ -307,7 +343,10 @@ def word(value: Any) -> str:
 
 
 def _tokens(
-    factors: Sequence[tuple[str, int]], given: Values, *, may_default: bool
+    factors: Sequence[tuple[str, int]],
+    given: Values,
+    *,
+    may_default: bool,
 ) -> int | None:
     """Return the product of the keys that give it, by their values or defaults."""
     numbers = []
@@ -343,8 +382,10 @@ def is_path_slip(path: str, meant: str) -> bool:
     others = meant.split(".")
     if len(parts) != len(others):
         return False
-    pairs = zip(parts, others, strict=True)
-    differing = [(part, other) for part, other in pairs if part != other]
+    differing = []
+    for part, other in zip(parts, others, strict=True):
+        if part != other:
+            differing.append((part, other))
     return len(differing) == 1 and is_slip(*differing[0])
 
 
@@ -364,6 +405,6 @@ def is_slip(given: str, meant: str) -> bool:
     is_short = min(len(ours), len(theirs)) < 4
     if is_short or any(char.isdigit() for char in ours + theirs):
         return False
-    if not get_close_matches(ours, [theirs], n=1, cutoff=_ALIKE):
-        return False
-    return ours[:1] == theirs[:1]
+    is_alike = get_close_matches(ours, [theirs], n=1, cutoff=_ALIKE)
+    begins_alike = ours[:1] == theirs[:1]
+    return bool(is_alike) and begins_alike

@@ -84,11 +84,14 @@ class Facts(NamedTuple):
     @property
     def versions(self) -> Mapping[str, str]:
         """Versions by distribution, among them the CUDA or ROCm that torch was built for."""
-        return {**self.python.versions, **built_for(self.python.versions)}
+        installed = self.python.versions
+        return {**installed, **built_for(installed)}
 
 
 def read_launch(
-    configs: Sequence[str], command: Sequence[str], environment: Mapping[str, str]
+    configs: Sequence[str],
+    command: Sequence[str],
+    environment: Mapping[str, str],
 ) -> Facts:
     """Read the configurations that were named, and those that the command names.
 
@@ -103,11 +106,10 @@ def read_launch(
     documents = [read_document(path) for path in configs]
     words = [*_without_data(command), *_default_file(command, variables)]
     documents += _of_the_command(words, configs)
-    for script in [one for one in documents if one.kind == "shell"]:
-        documents += _of_the_command(
-            _files_named_in(script),
-            [one.path for one in documents],
-        )
+    scripts = [document for document in documents if document.kind == "shell"]
+    for script in scripts:
+        read = [document.path for document in documents]
+        documents += _of_the_command(_files_named_in(script), read)
     # `--section.key=value`, with which TOML runs change their file.
     overrides = {key: value for key, value in values.items() if "." in key}
     if any(document.kind == "toml" for document in documents):
@@ -119,7 +121,8 @@ def read_launch(
         every.append(line)
     for document in every:
         if document.kind == "toml":
-            document = document._replace(values={**document.values, **overrides})
+            changed = {**document.values, **overrides}
+            document = document._replace(values=changed)
         if not document.elsewhere:
             files = _files_named_in(document)
             document = document._replace(elsewhere=", ".join(files))
@@ -139,7 +142,10 @@ def read_launch(
     )
 
 
-def _without(values: Mapping[str, Any], names: Iterable[str]) -> dict[str, Any]:
+def _without(
+    values: Mapping[str, Any],
+    names: Iterable[str],
+) -> dict[str, Any]:
     kept = dict(values)
     for name in names:
         kept.pop(name, None)
@@ -164,18 +170,20 @@ def _missing(documents: Sequence[Document]) -> Iterator[Check]:
     """Yield what is said of configurations that launches name, and that are not here."""
     for document in documents:
         for key, file in _config_files(document):
-            if not (Path(file).is_file() or "$" in file):
-                framework = launched_by(document)
-                whose = "the"
-                if framework:
-                    whose = f"{framework}; its"
-                yield said(
-                    "config-not-found",
-                    document.path,
-                    document.lines.get(key),
-                    whose=whose,
-                    missing=file,
-                )
+            is_here = Path(file).is_file()
+            if is_here or "$" in file:
+                continue
+            framework = launched_by(document)
+            whose = "the"
+            if framework:
+                whose = f"{framework}; its"
+            yield said(
+                "config-not-found",
+                document.path,
+                document.lines.get(key),
+                whose=whose,
+                missing=file,
+            )
 
 
 def _config_files(document: Document) -> Iterator[tuple[str, str]]:
@@ -184,9 +192,10 @@ def _config_files(document: Document) -> Iterator[tuple[str, str]]:
         return
     for key, value in document.values.items():
         file = str(value)
-        is_file = kind_of(file) in ("yaml", "toml", "json") or file.startswith("$")
+        has_settings = kind_of(file) in ("yaml", "toml", "json")
+        is_variable = file.startswith("$")
         names_settings = _CONFIG_FILE.fullmatch(key) and not _OF_DATA.search(key)
-        if is_file and names_settings:
+        if names_settings and (has_settings or is_variable):
             beside = Path(document.path).parent / file
             if document.kind == "shell" and beside.is_file():
                 file = str(beside)
@@ -208,28 +217,39 @@ def _without_data(command: Sequence[str]) -> Iterator[str]:
     is_data = False
     for word in command:
         name, has_value, _ = word.partition("=")
-        names_data = word.startswith("--") and _OF_DATA.search(name) is not None
-        if not (is_data or names_data):
+        is_option = word.startswith("--")
+        names_data = is_option and _OF_DATA.search(name) is not None
+        if not is_data and not names_data:
             yield word
         is_data = names_data and not has_value
 
 
-def _of_the_command(words: Sequence[str], known: Iterable[str]) -> Iterator[Document]:
+def _of_the_command(
+    words: Sequence[str],
+    known: Iterable[str],
+) -> Iterator[Document]:
     """Yield the files that a command names; what cannot be read is the run's concern."""
     for word in dict.fromkeys(words):
         name = word
         if word.startswith("-") and "=" in word:
             name = word.partition("=")[2]
-        if name not in known and kind_of(name) is not None and Path(name).is_file():
+        if name in known or kind_of(name) is None:
+            continue
+        if Path(name).is_file():
             with suppress(Fp8VerifyError):
                 yield read_document(name)
 
 
-def _default_file(words: Sequence[str], variables: Mapping[str, str]) -> list[str]:
+def _default_file(
+    words: Sequence[str],
+    variables: Mapping[str, str],
+) -> list[str]:
     """Return the file that `accelerate launch` reads where the command names none."""
     launches = any(Path(word).name == "accelerate" for word in words[:8])
-    if not launches or any(word.startswith("--config") for word in words):
+    names_one = any(word.startswith("--config") for word in words)
+    if names_one or not launches:
         return []
-    cache = variables.get("XDG_CACHE_HOME") or f"{variables.get('HOME', '')}/.cache"
-    home = variables.get("HF_HOME") or f"{cache}/huggingface"
-    return [f"{home}/accelerate/default_config.yaml"]
+    home = variables.get("HOME", "")
+    cache = variables.get("XDG_CACHE_HOME") or f"{home}/.cache"
+    settings = variables.get("HF_HOME") or f"{cache}/huggingface"
+    return [f"{settings}/accelerate/default_config.yaml"]

@@ -50,7 +50,10 @@ def read_launch_script(
     for name, value in script.variables.items():
         values[f"ENV_VARS.{name}"] = value
     set_here = {*script.variables, *script.arrays}
-    unset = [word for word, name in script.expanded.items() if name not in set_here]
+    unset = []
+    for word, name in script.expanded.items():
+        if name not in set_here:
+            unset.append(word)
     branches = {key: branch for key, branch in script.branches.items() if branch}
     return values, script.lines, ", ".join(unset[:3]), branches
 
@@ -83,7 +86,12 @@ class _Script:
         self.branches: dict[str, int] = {}
         self._room = MAX_GROWTH
 
-    def read(self, text: str, first_line: int, shells: int) -> None:
+    def read(
+        self,
+        text: str,
+        first_line: int,
+        shells: int,
+    ) -> None:
         """Read a text whose first line is that of the script after `first_line`."""
         stack = [(_tree(text), 0, 0)]
         while stack:
@@ -114,19 +122,26 @@ class _Script:
                 text = self._resolved(_unquoted(value))
             self.variables[_text(name)] = text.strip("\"'")[:MAX_VALUE]
 
-    def _words(self, node: Any, first_line: int, branch: int) -> None:
+    def _words(
+        self,
+        node: Any,
+        first_line: int,
+        branch: int,
+    ) -> None:
         """Read the words of a command or an array, or of a string that holds arguments."""
         words: list[tuple[str, int]] = []
         for child in node.named_children:
             if child.type in _NOT_WORDS:
                 continue
             first_row = first_line + child.start_point[0] + 1
-            for row, line in enumerate(_unquoted(child).splitlines(), first_row):
+            lines = _unquoted(child).splitlines()
+            for row, line in enumerate(lines, first_row):
                 resolved = self._resolved(line.replace("\\", " "))
-                for part in resolved.replace('"', " ").split():
-                    words.append((part.strip("'"), row))
+                parts = resolved.replace('"', " ").split()
+                words += [(part.strip("'"), row) for part in parts]
         plain = self._without_variables(words)
-        for key, value, index in _arguments([word for word, _ in plain]):
+        plain_words = [word for word, _ in plain]
+        for key, value, index in _arguments(plain_words):
             # Branches of a script may differ: which of them runs is not known.
             if self.values.get(key, value) != value:
                 value = "$"
@@ -141,19 +156,29 @@ class _Script:
             variable = _WHOLE.fullmatch(word)
             if variable and self._holds_arguments(variable["name"], plain):
                 self.expanded.setdefault(word, variable["name"])
-            elif not (variable and "[" in word):
+                continue
+            is_array = variable is not None and "[" in word
+            if not is_array:
                 plain.append((word, row))
         return plain
 
     @staticmethod
-    def _holds_arguments(variable: str, before: list[tuple[str, int]]) -> bool:
+    def _holds_arguments(
+        variable: str,
+        before: list[tuple[str, int]],
+    ) -> bool:
         """Whether a variable stands for arguments, by its name or behind a flag's value."""
         if _HOLDS_ARGUMENTS.match(variable):
             return True
         has_flag = any(word.startswith("--") for word, _ in before)
         return has_flag and not before[-1][0].startswith("--")
 
-    def _here_document(self, node: Any, first_line: int, shells: int) -> None:
+    def _here_document(
+        self,
+        node: Any,
+        first_line: int,
+        shells: int,
+    ) -> None:
         if not _SHELLS.search(_text(node).partition("\n")[0]):
             return
         for redirect in node.named_children:
@@ -164,11 +189,11 @@ class _Script:
                     self.read(_text(body), first_line + body.start_point[0], shells)
 
     def _resolved(self, text: str) -> str:
-        if self._room > 0:
-            resolved = _resolved(text, self.variables)
-        else:
-            resolved = text
-        self._room -= max(0, len(resolved) - len(text))
+        if self._room <= 0:
+            return text
+        resolved = _resolved(text, self.variables)
+        growth = len(resolved) - len(text)
+        self._room -= max(0, growth)
         return resolved
 
 
@@ -187,12 +212,17 @@ def _resolved(text: str, variables: Mapping[str, str]) -> str:
     """Replace variables by their values; a text that doubles itself line by line stays bounded."""
     if "$" not in text or len(text) > MAX_TEXT:
         return text
-    return _VARIABLE.sub(lambda match: _value(match, variables), text)[:MAX_TEXT]
+
+    def value_of(match: re.Match[str]) -> str:
+        return _value(match, variables)
+
+    return _VARIABLE.sub(value_of, text)[:MAX_TEXT]
 
 
 def _value(match: re.Match[str], variables: Mapping[str, str]) -> str:
     """Return a variable's values; one that is set elsewhere counts as both set and unset."""
-    value = variables.get(match["name"] or match["braced"])
+    name = match["name"] or match["braced"]
+    value = variables.get(name)
     word = match["word"]
     if word is None:
         if value is None:
@@ -211,7 +241,10 @@ _OVERRIDE = re.compile(r"\+{0,2}([a-z][\w.]*)=(\S*)")
 
 def arguments(words: Sequence[str]) -> dict[str, Any]:
     """Return `--name value`, `--name=value`, `name=value` and flags as values by name."""
-    return {name: value for name, value, _ in _arguments(words)}
+    values = {}
+    for name, value, _ in _arguments(words):
+        values[name] = value
+    return values
 
 
 def _arguments(words: Sequence[str]) -> Iterator[tuple[str, Any, int]]:

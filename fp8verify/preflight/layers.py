@@ -50,7 +50,9 @@ def named(layers: Iterable[LayerSize]) -> str:
 
 
 def layers_from_sizes(
-    row: Mapping[str, Any], given: Values, shards: int
+    row: Mapping[str, Any],
+    given: Values,
+    shards: int,
 ) -> Iterator[LayerSize]:
     """Yield the linear layers of a decoder by its sizes.
 
@@ -68,8 +70,7 @@ def layers_from_sizes(
 
     dim = number("dim")
     count = number("layers")
-    is_unsized = any(is_on(value_of(key, given)) for key in row.get("unsized", ()))
-    if dim is None or count is None or is_unsized:
+    if dim is None or count is None or _is_unsized(row, given):
         return
     q = dim
     kv = dim
@@ -78,9 +79,11 @@ def layers_from_sizes(
         head = number("head_dim") or dim // heads
         q = head * heads
         kv = head * (number("kv_heads") or heads)
-    yield LayerSize("attention q", q // shards, dim, count)
-    yield LayerSize("attention k, v", max(1, kv // shards), dim, 2 * count)
-    yield LayerSize("attention o", dim, q // shards, count)
+    q_here = q // shards
+    kv_here = max(1, kv // shards)
+    yield LayerSize("attention q", q_here, dim, count)
+    yield LayerSize("attention k, v", kv_here, dim, 2 * count)
+    yield LayerSize("attention o", dim, q_here, count)
     hidden = number("hidden") or _hidden(sizes, given, dim)
     gates = 1
     if "gated" not in sizes or is_on(given.get(sizes["gated"], MISSING)):
@@ -116,11 +119,23 @@ def layers_from_sizes(
         yield LayerSize("output head", vocabulary, dim, kind="head")
 
 
-def _hidden(sizes: Mapping[str, Any], given: Values, dim: int) -> int:
+def _is_unsized(row: Mapping[str, Any], given: Values) -> bool:
+    """Whether a setting is on with which the layers do not follow from the sizes."""
+    settings = [value_of(key, given) for key in row.get("unsized", ())]
+    return any(map(is_on, settings))
+
+
+def _hidden(
+    sizes: Mapping[str, Any],
+    given: Values,
+    dim: int,
+) -> int:
     """Return the width of a feed-forward part that is not given: Llama's rule, or four times."""
     if "multiplier" not in sizes:
         return 4 * dim
     factor = given.get(sizes["multiplier"], 1.0)
-    if not (isinstance(factor, (int, float)) and 0 < factor < 1000):
+    is_number = isinstance(factor, (int, float))
+    if not is_number or not 0 < factor < 1000:
         factor = 1.0
-    return 256 * math.ceil(int(4 * dim * (2 / 3) * factor) / 256)
+    width = int(4 * dim * (2 / 3) * factor)
+    return 256 * math.ceil(width / 256)

@@ -207,7 +207,10 @@ class RunPython(NamedTuple):
     why_unknown: str = ""
 
 
-def find_python(command: Sequence[str], environment: Mapping[str, str]) -> RunPython:
+def find_python(
+    command: Sequence[str],
+    environment: Mapping[str, str],
+) -> RunPython:
     """Return the Python of the command, of the active environment, or of the PATH."""
     for word in command:
         name = Path(word).name

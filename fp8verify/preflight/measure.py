@@ -108,7 +108,11 @@ def measure(
         yield _check(label, sums, source, code="measured-model")
 
 
-def has_sizes(facts: Facts, shapes: Sequence[str], tokens: int | None) -> bool:
+def has_sizes(
+    facts: Facts,
+    shapes: Sequence[str],
+    tokens: int | None,
+) -> bool:
     """Whether sizes of layers are known, or were given."""
     return bool(shapes or _of_the_training(facts, tokens))
 
@@ -118,7 +122,10 @@ def _runs_eager(facts: Facts) -> bool:
     return any(config.ask and config.compile is False for config in facts.configs)
 
 
-def _of_all(layers: Sequence[LayerSize], rounds: Rounds) -> dict[str, list[float]]:
+def _of_all(
+    layers: Sequence[LayerSize],
+    rounds: Rounds,
+) -> dict[str, list[float]]:
     """Return the µs of all layers of one size, of which one was timed."""
     count = sum(layer.modules for layer in layers)
     of_all = {}
@@ -154,7 +161,10 @@ def parse_shape(text: str) -> Shape:
     return Shape(*sizes)
 
 
-def _of_the_training(facts: Facts, tokens: int | None) -> dict[Shape, list[LayerSize]]:
+def _of_the_training(
+    facts: Facts,
+    tokens: int | None,
+) -> dict[Shape, list[LayerSize]]:
     """Return the layers that should run in FP8 by size, without experts (unknown tokens)."""
     if facts.model is not None and facts.model.modules:
         linears = [one for one in facts.model.modules if one.kind == "linear"]
@@ -185,7 +195,10 @@ def _tokens_of(facts: Facts) -> int:
     return DEFAULT_TOKENS
 
 
-def _answers(program: str, request: Mapping[str, Any]) -> tuple[Any, list[Any]]:
+def _answers(
+    program: str,
+    request: Mapping[str, Any],
+) -> tuple[Any, list[Any]]:
     """Return where the worker ran, or its "error", and its answer for each shape."""
     if not request["shapes"]:
         return {
@@ -193,7 +206,12 @@ def _answers(program: str, request: Mapping[str, Any]) -> tuple[Any, list[Any]]:
             "`inspect` with --save-rates FILE"
         }, []
     given = json.dumps(request)
-    code, out, err = answer_of(program, str(_WORKER), given=given, timeout=TIMEOUT_S)
+    code, out, err = answer_of(
+        program,
+        str(_WORKER),
+        given=given,
+        timeout=TIMEOUT_S,
+    )
     answers = answers_in(out)
     if code or not answers:
         last = (err.strip().splitlines() or ["it printed nothing"])[-1]
@@ -201,7 +219,13 @@ def _answers(program: str, request: Mapping[str, Any]) -> tuple[Any, list[Any]]:
     return answers[0], answers[1:]
 
 
-def _check(label: str, rounds: Rounds, source: str, *, code: str) -> Check:
+def _check(
+    label: str,
+    rounds: Rounds,
+    source: str,
+    *,
+    code: str,
+) -> Check:
     """Say what the fastest recipe gains; rounds of one number belong together."""
     recipes = [name for name in rounds if name != BF16]
     recipes.sort(key=lambda name: median(rounds[name]))
@@ -228,7 +252,13 @@ def _check(label: str, rounds: Rounds, source: str, *, code: str) -> Check:
         answer = "does not pay alone"
         status = Status.WARN
     message = f"{label}: BF16 {_ms(rounds[BF16])} a step, {'; '.join(told)}: {answer}"
-    return Check(code=code, status=status, message=message, hint=_HINT, source=source)
+    return Check(
+        code=code,
+        status=status,
+        message=message,
+        hint=_HINT,
+        source=source,
+    )
 
 
 def _gain(rounds: Rounds, recipe: str) -> tuple[float, float, float]:

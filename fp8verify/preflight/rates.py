@@ -31,7 +31,12 @@ def save_rates(program: str, file: str | Path) -> Iterator[Check]:
         Fp8VerifyError: the file cannot be written.
     """
     given = json.dumps({"sides": SIDES})
-    code, out, err = answer_of(program, str(_WORKER), given=given, timeout=TIMEOUT_S)
+    code, out, err = answer_of(
+        program,
+        str(_WORKER),
+        given=given,
+        timeout=TIMEOUT_S,
+    )
     answers = answers_in(out)
     table = None
     if code == 0 and answers:

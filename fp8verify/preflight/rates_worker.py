@@ -37,13 +37,25 @@ def main() -> None:
         say({"error": "torch sees no GPU"})
         return
     name = torch.cuda.get_device_name()
-    say({"gpu": name, "torch": torch.__version__, "cuda": torch.version.cuda})
+    say(
+        {
+            "gpu": name,
+            "torch": torch.__version__,
+            "cuda": torch.version.cuda,
+        }
+    )
     sides = sorted(request["sides"])
     pool = Pool(max(sides))
     for m in sides:
         wider = [n for n in sides if n >= m]
         for n, rows in zip(wider, rates(pool, m, wider, sides), strict=True):
-            say({"m": m, "n": n, "rows": rows})
+            say(
+                {
+                    "m": m,
+                    "n": n,
+                    "rows": rows,
+                }
+            )
 
 
 def say(answer: dict[str, Any]) -> None:
@@ -62,7 +74,12 @@ class Pool:
         self.ones = torch.ones(largest, device="cuda")
         self.offset = 0
 
-    def view(self, of: Tensor, rows: int, columns: int) -> Tensor:
+    def view(
+        self,
+        of: Tensor,
+        rows: int,
+        columns: int,
+    ) -> Tensor:
         """Return a matrix (rows, columns) of values that were not read lately."""
         size = rows * columns
         if self.offset + size > len(of):
@@ -71,27 +88,54 @@ class Pool:
         self.offset += max(size, 1 << 20)
         return of[begin : begin + size].view(rows, columns)
 
-    def bf16(self, m: int, n: int, k: int) -> Product:
+    def bf16(
+        self,
+        m: int,
+        n: int,
+        k: int,
+    ) -> Product:
         """Return a product of (m, k) and (k, n) in BF16."""
         a = self.view(self.wide, m, k)
         b = self.view(self.wide, n, k)
         return lambda: torch.mm(a, b.t())
 
-    def tensorwise(self, m: int, n: int, k: int) -> Product:
+    def tensorwise(
+        self,
+        m: int,
+        n: int,
+        k: int,
+    ) -> Product:
         """Return the product in FP8, one scale an operand."""
         return self._scaled(m, n, k, self.one, self.one)
 
-    def rowwise(self, m: int, n: int, k: int) -> Product:
+    def rowwise(
+        self,
+        m: int,
+        n: int,
+        k: int,
+    ) -> Product:
         """Return the product in FP8, a scale for each row of A and each column of B."""
         return self._scaled(m, n, k, self.ones[:m, None], self.ones[None, :n])
 
-    def _scaled(self, m: int, n: int, k: int, of_a: Tensor, of_b: Tensor) -> Product:
+    def _scaled(
+        self,
+        m: int,
+        n: int,
+        k: int,
+        of_a: Tensor,
+        of_b: Tensor,
+    ) -> Product:
         a = self.view(self.low, m, k)
         b = self.view(self.low, n, k)
 
         def product() -> object:
             return torch._scaled_mm(
-                a, b.t(), of_a, of_b, out_dtype=torch.bfloat16, use_fast_accum=True
+                a,
+                b.t(),
+                of_a,
+                of_b,
+                out_dtype=torch.bfloat16,
+                use_fast_accum=True,
             )
 
         return product
@@ -101,7 +145,10 @@ Rate = float | None
 
 
 def rates(
-    pool: Pool, m: int, wider: Sequence[int], sides: Sequence[int]
+    pool: Pool,
+    m: int,
+    wider: Sequence[int],
+    sides: Sequence[int],
 ) -> Iterator[list[list[Rate]]]:
     """Yield the rates of products (m, k) x (k, n) for each n: a row for every k."""
     kinds = (pool.bf16, pool.tensorwise, pool.rowwise)
@@ -122,13 +169,23 @@ def rates(
         yield rows
 
 
-def _tflops(m: int, n: int, k: int, time_us: float | None) -> Rate:
+def _tflops(
+    m: int,
+    n: int,
+    k: int,
+    time_us: float | None,
+) -> Rate:
     if not time_us:
         return None
     return round(2.0 * m * n * k / time_us / 1e6, 1)
 
 
-def run(kind: Callable[[int, int, int], Product], m: int, n: int, k: int) -> None:
+def run(
+    kind: Callable[[int, int, int], Product],
+    m: int,
+    n: int,
+    k: int,
+) -> None:
     """Multiply often, under one mark; what does not run leaves its mark empty."""
     with record_function(_MARK):
         try:
@@ -156,7 +213,10 @@ def times_us(trace: Any, count: int) -> Iterator[float | None]:
         yield median(sums)
 
 
-def _kernels_of_marks(events: Sequence[Any], count: int) -> list[list[float]]:
+def _kernels_of_marks(
+    events: Sequence[Any],
+    count: int,
+) -> list[list[float]]:
     """Return for each of `count` marks the µs of the kernels launched under it, in order."""
     marks = []
     launched = {}

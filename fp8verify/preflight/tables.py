@@ -62,14 +62,19 @@ def _names_like(part: str, values: Values) -> list[str]:
     """Return the names among values that a name or a glob matches, in their order."""
     if part in values:
         return [part]
-    if "*" in part or "[" in part:
-        return [name for name in values if name and fnmatchcase(name, part)]
-    return []
+    is_glob = "*" in part or "[" in part
+    if not is_glob:
+        return []
+    return [name for name in values if name and fnmatchcase(name, part)]
 
 
 def all_hold(tests: Mapping[str, Test], values: Values) -> bool:
     """Return whether the tests of all keys hold."""
-    return all(holds(test, value_of(key, values)) for key, test in tests.items())
+    for key, test in tests.items():
+        value = value_of(key, values)
+        if not holds(test, value):
+            return False
+    return True
 
 
 def holds(test: Test, value: Any) -> bool:
@@ -179,7 +184,12 @@ class Rule(NamedTuple):
     remedy: str
     evidence: str
 
-    def check(self, message: str, file: str | None, line: int | None) -> Check:
+    def check(
+        self,
+        message: str,
+        file: str | None,
+        line: int | None,
+    ) -> Check:
         """Return the check that the row makes, with its message filled in."""
         source = f"{self.evidence}; read {table('rules')['read']}"
         return Check(

@@ -39,7 +39,13 @@ def main() -> None:
     gpu = "no GPU"
     if device == "cuda":
         gpu = torch.cuda.get_device_name()
-    say({"gpu": gpu, "torch": torch.__version__, "torchao": torchao.__version__})
+    say(
+        {
+            "gpu": gpu,
+            "torch": torch.__version__,
+            "torchao": torchao.__version__,
+        }
+    )
     for shape in request["shapes"]:
         torch._dynamo.reset()
         say(measure(shape, request["recipes"], device, compiled=request["compile"]))
@@ -51,7 +57,11 @@ def say(answer: dict[str, Any]) -> None:
 
 
 def measure(
-    shape: list[int], recipes: list[str], device: str, *, compiled: bool
+    shape: list[int],
+    recipes: list[str],
+    device: str,
+    *,
+    compiled: bool,
 ) -> dict[str, Any]:
     """Return the times of one layer by precision, and errors by precision."""
     steps: dict[str, Callable[[], None]] = {}
@@ -75,11 +85,21 @@ def measure(
 
 
 def prepare(
-    name: str, shape: list[int], device: str, *, compiled: bool
+    name: str,
+    shape: list[int],
+    device: str,
+    *,
+    compiled: bool,
 ) -> Callable[[], None]:
     """Return one step of a layer of K inputs and N outputs that reads M tokens."""
     m, k, n = shape
-    layer: nn.Module = nn.Linear(k, n, bias=False, device=device, dtype=torch.bfloat16)
+    layer: nn.Module = nn.Linear(
+        k,
+        n,
+        bias=False,
+        device=device,
+        dtype=torch.bfloat16,
+    )
     if name != BF16:
         from torchao.float8 import Float8LinearConfig, convert_to_float8_training
 
@@ -89,8 +109,19 @@ def prepare(
         layer = convert_to_float8_training(nn.Sequential(layer), config=config)
     if compiled:
         layer = torch.compile(layer)
-    inputs = torch.randn(m, k, device=device, dtype=torch.bfloat16, requires_grad=True)
-    gradient = torch.randn(m, n, device=device, dtype=torch.bfloat16)
+    inputs = torch.randn(
+        m,
+        k,
+        device=device,
+        dtype=torch.bfloat16,
+        requires_grad=True,
+    )
+    gradient = torch.randn(
+        m,
+        n,
+        device=device,
+        dtype=torch.bfloat16,
+    )
 
     def step() -> None:
         layer(inputs).backward(gradient)

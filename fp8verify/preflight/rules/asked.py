@@ -90,7 +90,11 @@ def _mentions(document: Document) -> Iterator[Mention]:
             yield _mention(number, line.strip(), line)
 
 
-def _mention(line: int | None, text: str, name: str) -> Mention:
+def _mention(
+    line: int | None,
+    text: str,
+    name: str,
+) -> Mention:
     of_generation = _GENERATION.search(name) is not None
     return Mention(line, text, of_generation)
 
@@ -149,7 +153,13 @@ def _of_a_config(config: Config) -> Check:
         what = f"no line requests FP8 for training{more}; {other} may request it"
     else:
         line = _first(generation)
-        return said("fp8-not-asked", config.path, line, framework=framework, more=more)
+        return said(
+            "fp8-not-asked",
+            config.path,
+            line,
+            framework=framework,
+            more=more,
+        )
     return said(
         "fp8-mentioned", config.path, _first(found), what=f"{framework}: {what}"
     )
@@ -204,7 +214,8 @@ def _is_known(mention: Mention, config: Config) -> bool:
         return "$" not in value  # which the launch resolves
     # Of a value under another key no rule knows what it does.
     names = {name, name.removeprefix("--").replace("-", "_")}
-    return bool(_FP8_KEY.search(key) and names & row["keys"].get(section, frozenset()))
+    known = row["keys"].get(section, frozenset())
+    return _FP8_KEY.search(key) is not None and not names.isdisjoint(known)
 
 
 def _given_as(key: str, config: Config) -> str:
@@ -239,12 +250,18 @@ def _unread(document: Document, found: Sequence[Mention]) -> Check:
 
 
 def _formats(
-    document: Document, mentioned: Sequence[Mention], facts: Facts
+    document: Document,
+    mentioned: Sequence[Mention],
+    facts: Facts,
 ) -> Iterator[Check]:
     """Yield the formats that settings of an unknown framework name and a GPU cannot multiply."""
     for fmt in ("mxfp8", "nvfp4"):
-        found = [one for one in mentioned if fmt in one.text.lower().replace("_", "")]
-        gpus = [one.name for one in facts.gpus if trains_in(one, fmt) is False]
+        found = []
+        for mention in mentioned:
+            plain = mention.text.lower().replace("_", "")
+            if fmt in plain:
+                found.append(mention)
+        gpus = [gpu.name for gpu in facts.gpus if trains_in(gpu, fmt) is False]
         if found and gpus:
             what = f"{_told(found)}: {listed(list(dict.fromkeys(gpus)))}"
             words = formats()[fmt]._asdict()

@@ -17,6 +17,7 @@ _SHOWN = 6
 _COMPARED = 200  # keys of a file that are compared with all that are known
 _WORDS = ("fp8", "float8")
 _FLAG = "flag"
+_NO_SIGNS = str.maketrans("", "", "_-")
 # Values of which later versions may have more.
 _GROWS = re.compile(r"recipe|format|quantization|converters|algo")
 
@@ -84,8 +85,9 @@ def _lacks(key: str, config: Config) -> frozenset[str]:
 def _is_grave(key: str, row: Row) -> bool:
     """Whether an unknown key ends the run, or is one of FP8's."""
     section = key.rpartition(".")[0]
-    ends = _error(section, row) is not None and section in row.get("closed", ())
-    return ends or _speaks(key, row)
+    is_closed = section in row.get("closed", ())
+    ends_run = is_closed and _error(section, row) is not None
+    return ends_run or _speaks(key, row)
 
 
 def _error(section: str, row: Row) -> str | None:
@@ -97,10 +99,15 @@ def _error(section: str, row: Row) -> str | None:
 
 def _speaks(name: str, row: Row) -> bool:
     plain = name.lower().replace("-", "_")
-    return any(word.replace("-", "_") in plain for word in row.get("words", _WORDS))
+    words = [word.replace("-", "_") for word in row.get("words", _WORDS)]
+    return any(word in plain for word in words)
 
 
-def _misspelled(config: Config, key: str, near: str) -> Check:
+def _misspelled(
+    config: Config,
+    key: str,
+    near: str,
+) -> Check:
     section, _, name = key.rpartition(".")
     error = _error(section, config.row)
     if "-" in name:
@@ -136,12 +143,17 @@ def unknown_values(facts: Facts) -> Iterator[Check]:
         for name, known in values.items():
             key = config.origins.get(name, name)
             value = document.values.get(key)
-            if value is not None and not _takes(known, value, exact=exact):
+            if value is None:
+                continue
+            if not _takes(known, value, exact=exact):
                 yield _unknown_value(config, name, str(value), known)
 
 
 def _unknown_value(
-    config: Config, name: str, value: str, known: Sequence[str] | str
+    config: Config,
+    name: str,
+    value: str,
+    known: Sequence[str] | str,
 ) -> Check:
     words = ("true", "false") if known == _FLAG else known
     row = config.row
@@ -171,12 +183,18 @@ def _unknown_value(
     )
 
 
-def _takes(known: Sequence[str] | str, value: Any, *, exact: bool) -> bool:
+def _takes(
+    known: Sequence[str] | str,
+    value: Any,
+    *,
+    exact: bool,
+) -> bool:
     if known == _FLAG:
         return truth(value) is not None or not isinstance(value, str)
     text = str(value)
-    if text.startswith(("$", "<")) or isinstance(value, (dict, list)):
-        return True  # a variable, which the launch resolves
+    is_variable = text.startswith(("$", "<"))
+    if is_variable or isinstance(value, (dict, list)):
+        return True  # the launch resolves it
     if exact:
         return text in known
     return text.lower() in {word.lower() for word in known}
@@ -185,13 +203,11 @@ def _takes(known: Sequence[str] | str, value: Any, *, exact: bool) -> bool:
 def _nearest(value: str, known: Sequence[str]) -> str | None:
     """Return the word that was meant: by another case, by FP8's other names, or by its letters."""
     lower = {word.lower(): word for word in known if word}
-    plain = value.lower().replace("float8", "fp8").replace("_", "").replace("-", "")
-    meant = [
-        name
-        for name in (value.lower(), plain, _ALIASES.get(plain, ""))
-        if name in lower
-    ]
-    meant += get_close_matches(value.lower(), list(lower), n=1)
+    given = value.lower()
+    plain = given.replace("float8", "fp8").translate(_NO_SIGNS)
+    names = (given, plain, _ALIASES.get(plain, ""))
+    meant = [name for name in names if name in lower]
+    meant += get_close_matches(given, list(lower), n=1)
     if meant:
         return lower[meant[0]]
     return None

@@ -30,7 +30,8 @@ def gpus(facts: Facts) -> Iterator[Check]:
             status = Status.SKIPPED
         yield said("no-gpu", status=status, why=facts.why_no_gpu)
         return
-    for name in dict.fromkeys(ask.format for ask, _ in facts.asks) or ("fp8",):
+    asked = [ask.format for ask, _ in facts.asks]
+    for name in dict.fromkeys(asked) or ("fp8",):
         fmt = formats()[name]
         answers = [trains_in(gpu, name) for gpu in found]
         without = []
@@ -38,7 +39,11 @@ def gpus(facts: Facts) -> Iterator[Check]:
             if answer is False:
                 without.append(gpu)
         if without:
-            told = {**fmt._asdict(), "without": _count(without), "count": len(found)}
+            told = {
+                **fmt._asdict(),
+                "without": _count(without),
+                "count": len(found),
+            }
             if name == "fp8":
                 yield said("no-fp8-units", **told)
             else:
@@ -67,7 +72,10 @@ def torch_of_the_run(facts: Facts) -> Iterator[Check]:
         yield said(key, python=label, why=python.why_unknown or "has no torch")
     elif facts.gpus and version.endswith("+cpu"):
         yield said(
-            "torch-without-cuda", status=_fault(facts), version=version, python=label
+            "torch-without-cuda",
+            status=_fault(facts),
+            version=version,
+            python=label,
         )
     else:
         shown = []
@@ -93,6 +101,11 @@ def libraries(facts: Facts) -> Iterator[Check]:
     for backend, path in backends.items():
         if {"te": "transformer_engine"}.get(backend, backend) not in facts.versions:
             key = f"{backend}-not-installed"
-            yield said(key, status=_fault(facts), asks=path, python=python)
+            yield said(
+                key,
+                status=_fault(facts),
+                asks=path,
+                python=python,
+            )
     if not facts.asks and not {"torchao", "transformer_engine"} & {*facts.versions}:
         yield said("te-not-installed/none", python=python)

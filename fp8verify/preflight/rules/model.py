@@ -43,7 +43,10 @@ def _small(
     line: int | None = None,
 ) -> Iterator[Check]:
     recipe = ask.recipe if ask else None
-    small = [layer for layer in layers if _too_small(layer.n, layer.k, recipe)]
+    small = []
+    for layer in layers:
+        if _too_small(layer.n, layer.k, recipe):
+            small.append(layer)
     if not small:
         return
     share = flops(small) / flops(layers)
@@ -51,7 +54,12 @@ def _small(
     if share > _MOSTLY:
         status = Status.WARN
     yield said(
-        "dims-too-small-to-pay", path, line, status, share=share, layers=named(small)
+        "dims-too-small-to-pay",
+        path,
+        line,
+        status,
+        share=share,
+        layers=named(small),
     )
 
 
@@ -59,12 +67,15 @@ def layers_asked(
     config: Config, facts: Facts
 ) -> tuple[Ask | None, tuple[LayerSize, ...]]:
     """Return a configuration's request, or that of others for its sizes, and what it converts."""
-    high = config.row.get("sizes", {}).get("high", ())
+    sizes = config.row.get("sizes", {})
+    high = sizes.get("high", ())
     layers = tuple(layer for layer in config.layers if layer.kind not in high)
+    has_sizes_alone = config.row.get("only_sizes") and layers
     if config.ask is not None:
         return config.ask, layers
-    if config.row.get("only_sizes") and layers and facts.asks:
-        return facts.asks[0][0], layers
+    if has_sizes_alone and facts.asks:
+        first_ask, _ = facts.asks[0]
+        return first_ask, layers
     return None, ()
 
 
@@ -73,17 +84,25 @@ def _place_of_sizes(config: Config) -> tuple[str | None, int | None]:
     return config.path, next(filter(None, lines), None)
 
 
-def _too_small(n: int, k: int, recipe: str | None) -> bool:
+def _too_small(
+    n: int,
+    k: int,
+    recipe: str | None,
+) -> bool:
     """Return whether a layer with N outputs and K inputs is expected to be slower in FP8.
 
     torchao's thresholds for its own recipes (float8_linear_utils.py, `_auto_filter_for_recipe`,
     measured on H100), ours for all others.
     """
     if recipe in ("rowwise", "rowwise_with_gw_hp"):
-        return n <= 2048 or k <= 1024 or (n <= 4096 and k <= 2048)
+        is_narrow = n <= 2048 or k <= 1024
+        is_small = n <= 4096 and k <= 2048
+        return is_narrow or is_small
+    has_small_side = min(n, k) < SMALL_SIDE
     if recipe == "tensorwise":
-        return (k <= 4096 and n <= 1024) or min(n, k) < SMALL_SIDE
-    return min(n, k) < SMALL_SIDE
+        has_few_outputs = k <= 4096 and n <= 1024
+        return has_few_outputs or has_small_side
+    return has_small_side
 
 
 def model(facts: Facts) -> Iterator[Check]:
@@ -91,19 +110,28 @@ def model(facts: Facts) -> Iterator[Check]:
     dry = facts.model or DryModel()
     for row in dry.causes:
         yield said(
-            "known-failure", cause=row.cause, remedy=row.remedy, evidence=row.evidence
+            "known-failure",
+            cause=row.cause,
+            remedy=row.remedy,
+            evidence=row.evidence,
         )
     if dry.why_none:
         yield said("model-not-seen", why=dry.why_none, remedy=dry.remedy)
     if dry.modules:
         yield from _precisions(dry.modules, facts)
     layers = layers_of(dry.modules)
-    odd = [layer for layer in layers if layer.n % FP8_SIDE or layer.k % FP8_SIDE]
+    odd = []
+    for layer in layers:
+        if layer.n % FP8_SIDE or layer.k % FP8_SIDE:
+            odd.append(layer)
     if odd:
         yield said("dims-not-multiple-of-16", layers=named(odd))
 
 
-def _precisions(modules: Sequence[ModuleRecord], facts: Facts) -> Iterator[Check]:
+def _precisions(
+    modules: Sequence[ModuleRecord],
+    facts: Facts,
+) -> Iterator[Check]:
     """Yield which layers of a model would run in FP8, which not, and which are not known yet."""
     converted = [module for module in modules if module.state in _LOW]
     emulated = [module for module in modules if module.state in _EMULATED]
@@ -122,10 +150,12 @@ def _precisions(modules: Sequence[ModuleRecord], facts: Facts) -> Iterator[Check
         yield said("model-converted-later", framework=framework, layers=layers)
     if (off and not converted) or is_later:
         return
+    converted_flops = flops(layers_of(converted))
+    all_flops = flops(layers_of(modules))
     values: dict[str, Any] = {
         "count": len(converted),
         "all": len(modules),
-        "share": flops(layers_of(converted)) / (flops(layers_of(modules)) or 1),
+        "share": converted_flops / (all_flops or 1),
         "rest": _named(rest, modules) or "none",
     }
     if facts.asks and not (converted or emulated):
@@ -145,7 +175,10 @@ def _asking_framework(facts: Facts) -> str:
     return ""
 
 
-def _named(some: Sequence[ModuleRecord], modules: Sequence[ModuleRecord]) -> str:
+def _named(
+    some: Sequence[ModuleRecord],
+    modules: Sequence[ModuleRecord],
+) -> str:
     names = [module.fqn for module in some]
     all_names = [module.fqn for module in modules]
     return listed(shorten(names, all_names), _SHOWN)

@@ -24,6 +24,7 @@ from fp8verify.preflight.tables import (
 )
 
 Known = Mapping[str, Any]  # what `where` of a row tests, by name
+_OF_REQUEST = frozenset({"asks", "recipe", "backend"})
 
 
 def rows(facts: Facts) -> Iterator[Check]:
@@ -111,7 +112,11 @@ def _is_about(rule: Rule, known: Known) -> bool:
     return True
 
 
-def _of_sources(rule: Rule, facts: Facts, machine: Known) -> Iterator[Check]:
+def _of_sources(
+    rule: Rule,
+    facts: Facts,
+    machine: Known,
+) -> Iterator[Check]:
     """Yield the checks of a row on Python sources: `has` and `lacks` are about their code."""
     row: Any = rule.when
     if not _is_about(rule, machine):
@@ -119,29 +124,39 @@ def _of_sources(rule: Rule, facts: Facts, machine: Known) -> Iterator[Check]:
     for source in facts.unread:
         if source.kind != "python":
             continue
-        first, *others = [re.search(pattern, source.text) for pattern in row["has"]]
-        lacks = "lacks" not in row or re.search(row["lacks"], source.text) is None
+        text = source.text
+        first, *others = [re.search(pattern, text) for pattern in row["has"]]
+        lacks = True
+        if "lacks" in row:
+            lacks = re.search(row["lacks"], text) is None
         if first is not None and all(others) and lacks:
-            line = source.text.count("\n", 0, first.end()) + 1
+            lines_before = text.count("\n", 0, first.end())
             seen = first[first.lastindex or 0]
             message = rule.message.replace("<0>", seen[:60])
-            yield rule.check(message, source.path, line)
+            yield rule.check(message, source.path, lines_before + 1)
 
 
 def _of_config(
-    rule: Rule, config: Config, known: Known, facts: Facts
+    rule: Rule,
+    config: Config,
+    known: Known,
+    facts: Facts,
 ) -> Iterator[Check]:
     if not _is_about(rule, known):
         return
     conditions = rule.when if isinstance(rule.when, list) else [rule.when]
     for when in conditions:
-        if not (all_hold(when, config.given) and _is_known(rule, when, config)):
+        if not all_hold(when, config.given):
+            continue
+        if not _is_known(rule, when, config):
             continue
         first = next(iter(when), "")
         if not first and config.ask:
             first = config.ask.key
-        name = name_of(rule.where.get("key", first), config.given) or ""
-        message = _message(rule, config, {**known, "key": spelled(first, config)})
+        told_key = rule.where.get("key", first)
+        name = name_of(told_key, config.given) or ""
+        known_here = {**known, "key": spelled(first, config)}
+        message = _message(rule, config, known_here)
         message += _here(rule, facts)
         yield rule.check(message, config.path, config.line_of(name))
 
@@ -157,13 +172,18 @@ def _here(rule: Rule, facts: Facts) -> str:
     return ""
 
 
-def _is_known(rule: Rule, when: Mapping[str, Any], config: Config) -> bool:
+def _is_known(
+    rule: Rule,
+    when: Mapping[str, Any],
+    config: Config,
+) -> bool:
     """Whether a row rests on what the file says.
 
     It does not on a key that may be set elsewhere, nor on two keys in different branches.
     """
     names = [name_of(key, config.given) for key in when if key]
-    if config.ask is not None and {"asks", "recipe", "backend"} & {*rule.where}:
+    is_about_request = not _OF_REQUEST.isdisjoint(rule.where)
+    if config.ask is not None and is_about_request:
         names.append(name_of(config.ask.key, config.given))
     if config.document.elsewhere and None in names:
         return False
@@ -171,7 +191,11 @@ def _is_known(rule: Rule, when: Mapping[str, Any], config: Config) -> bool:
     return len(branches - {None}) < 2
 
 
-def _message(rule: Rule, config: Config, known: Known) -> str:
+def _message(
+    rule: Rule,
+    config: Config,
+    known: Known,
+) -> str:
     """Fill in the keys as the file spells them, and their values."""
 
     def part(match: re.Match[str]) -> str:
@@ -194,9 +218,11 @@ def _message(rule: Rule, config: Config, known: Known) -> str:
 def spelled(key: str, config: Config) -> str:
     """Return a key as the file spells it, or as its kind would."""
     name = name_of(key, config.given) or key
+    document = config.document
+    has_arguments = document.is_launch or "MODEL_ARGS" in document.values
     if name in config.origins:
         name = config.origins[name].removeprefix("MODEL_ARGS.--")
-    elif not config.document.is_launch and "MODEL_ARGS" not in config.document.values:
+    elif not has_arguments:
         return name.replace("-", "_")
     has_dashes = config.framework in ("Megatron-LM", "ms-swift")
     if has_dashes and not name.startswith("--"):
