@@ -371,13 +371,15 @@ def _claim(
         claim = _with_figures(claim, counts.groupdict())
     if says != "fp8":
         return claim
-    recipe = _RECIPE.search(sentence)
+    recipe = None
+    found = _RECIPE.search(sentence)
+    if found:
+        recipe = found["named"] or found["known"]
+    gathers = None
     gather = _ALL_GATHER.search(sentence)
-    return replace(
-        claim,
-        recipe=(recipe["named"] or recipe["known"]) if recipe else None,
-        all_gather=gather["on"].lower() == "true" if gather else None,
-    )
+    if gather:
+        gathers = gather["on"].lower() == "true"
+    return replace(claim, recipe=recipe, all_gather=gathers)
 
 
 def _with_figures(claim: Claim, figures: Mapping[str, str | None]) -> Claim:
@@ -436,14 +438,18 @@ def _plain_claim(
     format_: str,
 ) -> Claim:
     """Return what a line says of a format: a low one, or high precision."""
-    is_high = format_ == HIGH_PRECISION
+    says = "fp8"
+    low: str | None = format_
+    if format_ == HIGH_PRECISION:
+        says = "not_fp8"
+        low = None
     return Claim(
         line=line,
         text=text,
         framework=framework,
-        says="not_fp8" if is_high else "fp8",
+        says=says,
         source=source,
-        format=None if is_high else format_,
+        format=low,
     )
 
 

@@ -28,4 +28,7 @@ def format_of(text: str, recipe: str | None = None) -> str | None:
 
 def format_or_high(name: str) -> str | None:
     """Return the format in the name of a type or configuration, high precision included."""
-    return format_of(name) or (HIGH_PRECISION if _HIGH.match(name) else None)
+    low = format_of(name)
+    if low is None and _HIGH.match(name):
+        return HIGH_PRECISION
+    return low

@@ -7,7 +7,6 @@ import re
 from collections.abc import Iterable, Sequence
 from functools import cache, lru_cache
 from itertools import chain
-from operator import itemgetter
 from pathlib import Path
 from typing import NamedTuple
 
@@ -71,15 +70,18 @@ def _patterns(known: tuple[Framework, ...]) -> list[tuple[str, re.Pattern[str], 
     Groups are `loss`, and `step` where the line says it. Some frameworks count steps anew in each
     epoch: from `epoch` and `total`, the steps of an epoch, the step of the run is computed.
     """
-    return [
-        (
-            PLAIN if one.name == OWN else one.name,
-            _pattern(one.loss),
-            MAX_TEXT if one.declared else _MAX_LINE,
-        )
-        for one in known
-        if one.loss is not None
-    ]
+    patterns = []
+    for framework in known:
+        if framework.loss is None:
+            continue
+        name = framework.name
+        if name == OWN:
+            name = PLAIN
+        searched = _MAX_LINE
+        if framework.declared:
+            searched = MAX_TEXT
+        patterns.append((name, _pattern(framework.loss), searched))
+    return patterns
 
 
 def loss_expression(text: str) -> re.Pattern[str]:
@@ -110,10 +112,10 @@ def read_losses(
     """
     if not logs:
         return None
-    declared = (
-        one.loss for one in frameworks() if one.declared and one.loss is not None
-    )
-    words = [b"loss", *(fixed_word(loss).encode() for loss in declared)]
+    words = [b"loss"]
+    for framework in frameworks():
+        if framework.declared and framework.loss is not None:
+            words.append(fixed_word(framework.loss).encode())
     if own is not None:
         words = [fixed_word(own.pattern).encode()]
     lines = chain.from_iterable(read_lines(log, words=words) for log in logs)
@@ -136,8 +138,7 @@ def scan_losses(
     left = patterns
     for raw in lines:
         line = uncolored(raw[:_MAX_LINE])
-        tried = ((name, pattern.search(line, 0, most)) for name, pattern, most in left)
-        name, match = next(filter(itemgetter(1), tried), ("", None))
+        name, match = _first_match(left, line)
         if match is None:
             continue
         if name not in found:
@@ -156,6 +157,18 @@ def scan_losses(
     return max(found.values(), key=lambda series: len(series.points), default=None)
 
 
+def _first_match(
+    patterns: Iterable[tuple[str, re.Pattern[str], int]],
+    line: str,
+) -> tuple[str, re.Match[str] | None]:
+    """Return whose pattern matches a line first, and the match."""
+    for name, pattern, searched in patterns:
+        match = pattern.search(line, 0, searched)
+        if match is not None:
+            return name, match
+    return "", None
+
+
 def _take(
     series: LossSeries,
     step: int | None,
@@ -166,24 +179,33 @@ def _take(
     points = series.points
     if len(points) >= MAX_POINTS:
         return
-    place = len(points) + 1 if step is None else step
+    number = step
+    if number is None:
+        number = len(points) + 1
+        epoch = _pattern(_EPOCH).search(line)
+        if epoch:
+            series.epochs[number] = _value(epoch["value"])
     # A step may appear twice, as after a restart or from several ranks: the last value counts, but
     # a number does not hide another rank's NaN.
-    if math.isfinite(points.get(place, 0.0)):
-        points[place] = loss
+    if math.isfinite(points.get(number, 0.0)):
+        points[number] = loss
     lower = line.lower()
-    if step is None and (found := _pattern(_EPOCH).search(line)):
-        series.epochs[place] = _value(found["value"])
-    if ("time" in lower or "dt" in lower) and (found := _pattern(_TIME).search(lower)):
-        unit = _UNITS[found["unit"] or found["unit2"]]
-        series.times_us[place] = _value(found["value"] or found["value2"]) * unit
+    if "time" not in lower and "dt" not in lower:
+        return
+    time = _pattern(_TIME).search(lower)
+    if time:
+        unit = time["unit"] or time["unit2"]
+        value = time["value"] or time["value2"]
+        series.times_us[number] = _value(value) * _UNITS[unit]
 
 
 def _step(match: re.Match[str]) -> int | None:
     groups = match.groupdict()
     try:
         step = int(groups.get("step") or "")
-        return step + int(groups.get("epoch") or 0) * int(groups.get("total") or 0)
+        epoch = int(groups.get("epoch") or 0)
+        steps_of_epoch = int(groups.get("total") or 0)
+        return step + epoch * steps_of_epoch
     except ValueError:
         return None
 

@@ -62,14 +62,18 @@ def table() -> dict[str, tuple[str, ...]]:
 def _low() -> re.Pattern[str]:
     prefixes = "|".join(table()["low_prefixes"])
     # “float 8” and “FP-8” are as good as “float8”.
-    formats = "|".join(re.sub(r"(?=\d)", "[- ]?", word) for word in table()["low"])
+    words = [re.sub(r"(?=\d)", "[- ]?", word) for word in table()["low"]]
+    formats = "|".join(words)
     return re.compile(rf"(?:(?:{prefixes})[- ]?)?(?:{formats})(?!\d)", re.IGNORECASE)
 
 
 @cache
 def _pattern(meaning: str) -> re.Pattern[str]:
-    words = (re.escape(word).replace(r"\*", "[a-z-]*") for word in table()[meaning])
-    return re.compile(rf"(?:{'|'.join(words)})s?", re.IGNORECASE)
+    words = []
+    for word in table()[meaning]:
+        words.append(re.escape(word).replace(r"\*", "[a-z-]*"))
+    any_word = "|".join(words)
+    return re.compile(rf"(?:{any_word})s?", re.IGNORECASE)
 
 
 def read(text: str, prefix: str = "") -> Clause | None:
@@ -102,8 +106,10 @@ def read(text: str, prefix: str = "") -> Clause | None:
             return None
         if _denies(said):
             return Clause("not_fp8", end)
-        if is_first and _claims(said) and not takes_back(_rest_of_sentence(text, end)):
-            return Clause("fp8", end)
+        if is_first and _claims(said):
+            rest = _rest_of_sentence(text, end)
+            if not takes_back(rest):
+                return Clause("fp8", end)
         is_first = is_first and (is_label or not said - {"low"})
         is_labelled = is_labelled or is_label
     return None
@@ -117,7 +123,9 @@ def _is_label(prefix: str) -> bool:
 
 def _rest_of_sentence(text: str, start: int) -> str:
     stop = _SENTENCE_END.search(text, start)
-    return text[start : stop.start() if stop else len(text)]
+    if stop is None:
+        return text[start:]
+    return text[start : stop.start()]
 
 
 def takes_back(rest: str) -> bool:
@@ -138,11 +146,9 @@ def _claims(said: set[str]) -> bool:
 
 def _denies(said: set[str]) -> bool:
     # Both together, as in “skipping the bf16 warm-up”, say neither.
-    if (
-        "unknown" in said
-        or said.isdisjoint({"off", "while"})
-        or said >= {"off", "while"}
-    ):
+    is_off = "off" in said
+    is_for_a_while = "while" in said
+    if "unknown" in said or is_off is is_for_a_while:
         return False
     # “fp8: false” is a setting, and says nothing of what runs.
     is_of_low = "low" in said and not said.isdisjoint({"work", "on"})
@@ -153,7 +159,8 @@ def _with_value(said: set[str], value: str) -> set[str]:
     """Return what a clause means with the value that it is set to; an empty one is unknown."""
     if _low().match(value):  # “Float8LinearConfig(…)”
         return said | {"low"}
-    return said | (_meanings(value) or {"unknown"})
+    meanings = _meanings(value) or {"unknown"}
+    return said | meanings
 
 
 def _clauses(text: str) -> Iterator[tuple[int, int]]:
@@ -169,7 +176,9 @@ def _meanings(clause: str) -> set[str]:
     """Return what the words of a clause mean, "number" and "unknown" among these."""
     clause = _NAMED_RECIPE.sub(_without_name, clause)
     low = _low()
-    found = {"low"} if low.search(clause) else set[str]()
+    found: set[str] = set()
+    if low.search(clause):
+        found.add("low")
     for word in _WORD.findall(low.sub(" ", clause)):
         meaning = _meaning(word)
         if meaning == "unknown" and "_" not in word:
