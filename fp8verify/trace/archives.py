@@ -122,7 +122,8 @@ def unpacked(archive: Path) -> Iterator[Path]:
                 f"{archive.name} is damaged: {reason}.",
                 "Pack it again, or unpack it and give the folder.",
             ) from None
-        if not any(path.name.endswith(suffixes()) for path in written):
+        has_trace = any(path.name.endswith(suffixes()) for path in written)
+        if not has_trace:
             raise InputError(
                 f"{archive.name} has no trace: it is an archive of other files, such as a checkpoint.",
                 f"Traces end in {', '.join(suffixes())}; give the folder that the profiler wrote to.",
@@ -203,9 +204,11 @@ def _written(
     Raises:
         InputError: its path leads elsewhere.
     """
-    parts = PurePosixPath(member.name).parts
-    leads_out = ".." in parts or member.name.startswith("/")
-    if leads_out or "\\" in member.name or "\0" in member.name or ":" in parts[0]:
+    name = member.name
+    parts = PurePosixPath(name).parts
+    leads_out = ".." in parts or name.startswith("/")
+    has_odd_sign = "\\" in name or "\0" in name
+    if leads_out or has_odd_sign or ":" in parts[0]:
         raise InputError(
             f"{archive} has a path that leads out of it: {clean(member.name)[:120]}.",
             "Unpack it where that does no harm, and give the folder of the traces.",

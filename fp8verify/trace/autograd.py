@@ -322,7 +322,11 @@ class NamedOps:
             is_of_thread = ops.thread[maker] == thread
             if is_of_thread and ops.start[maker] < ops.start[row]:
                 before.append(maker)
-        before.sort(key=lambda maker: (ops.start[maker], -ops.end[maker]))
+
+        def outer_first(maker: int) -> tuple[int, int]:
+            return ops.start[maker], -ops.end[maker]
+
+        before.sort(key=outer_first)
         if before and self._agree(before):
             return before[-1]
         return -1

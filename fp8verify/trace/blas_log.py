@@ -315,7 +315,11 @@ def _inputs(product: Product) -> bytes:
         [*batch, product.m, product.k],
         [*batch, product.k, product.n],
     ]
-    parts = (msgspec.json.encode(types), msgspec.json.encode(dims), b"")
+    parts = (
+        msgspec.json.encode(types),
+        msgspec.json.encode(dims),
+        b"",
+    )
     return SEPARATOR.join(parts)
 
 
@@ -473,8 +477,10 @@ def _inner_size(a: _Matrix, d: _Matrix, compute: str) -> int | None:
             return a.rows
         return a.columns
     # Layouts alone: K is the side of A that D does not have.
-    if d.rows not in (a.rows, a.columns):
-        return a.rows if a.rows == a.columns else None
+    is_square = a.rows == a.columns
+    has_none_of_d = d.rows not in (a.rows, a.columns)
+    if has_none_of_d and not is_square:
+        return None
     if a.rows == d.rows:
         return a.columns
     return a.rows

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from itertools import count
+from itertools import count, filterfalse
 from pathlib import Path
 
 from msgspec import Struct
@@ -126,7 +126,8 @@ def find_traces(
     traces = [path for path in found if path not in logs] or logs
     declared = declared or {}
     are_named = any(path.name in declared for path in traces)
-    if not are_named and not any(probes[path].is_trace for path in traces):
+    is_sure = any(probes[path].is_trace for path in traces)
+    if not are_named and not is_sure:
         raise _no_trace(label, probes)
     names = Counter(path.name for path in traces)
     files = []
@@ -193,7 +194,7 @@ def _by_rank(files: list[TraceFile], order: list[str]) -> list[TraceFile]:
     Windows that the runner noted come in its order.
     """
     taken = {file.rank for file in files if not file.guessed}
-    free = (number for number in count() if number not in taken)
+    free = filterfalse(taken.__contains__, count())
     numbered = []
     for file in files:
         if file.guessed:
@@ -203,7 +204,8 @@ def _by_rank(files: list[TraceFile], order: list[str]) -> list[TraceFile]:
     last = len(position)
 
     def place_of(file: TraceFile) -> tuple[int, int]:
-        return file.rank, position.get(file.path.name, last)
+        index = position.get(file.path.name, last)
+        return file.rank, index
 
     return sorted(numbered, key=place_of)
 

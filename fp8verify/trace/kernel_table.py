@@ -339,7 +339,9 @@ class Table(Struct):
         cells: Sequence[str],
     ) -> None:
         """Note of what type the counted operations of tensor cores were."""
-        counters = [(metric, cells[index]) for index, metric in self.counters]
+        counters = []
+        for index, metric in self.counters:
+            counters.append((metric, cells[index]))
         if "metric" in row:
             counters.append((row["metric"], row["time"]))
         for metric, value in counters:
@@ -379,7 +381,8 @@ class Table(Struct):
     @property
     def products(self) -> dict[str, _Sum]:
         """The rows of operators that multiply, of a table where no kernel looks as if it did."""
-        if not self.lists_operators or any(map(_PRODUCT.search, self.kernels)):
+        has_product = any(map(_PRODUCT.search, self.kernels))
+        if has_product or not self.lists_operators:
             return {}
         found = {}
         for name, row in (self.sums | self.on_cpu).items():
@@ -444,12 +447,14 @@ class Table(Struct):
         What may be missing is small beside what computes: waiting collectives can take nearly all
         of the time, and then shares of one decimal hide all GEMMs.
         """
-        listed_ns = sum(row.ns for row in self.kernels.values())
+        listed_ns = 0
+        waits_ns = 0
+        for name, row in self.kernels.items():
+            listed_ns += row.ns
+            if _COMMUNICATES.search(name):
+                waits_ns += row.ns
         if self.total_ns is not None:
             return listed_ns >= _WHOLE * self.total_ns
-        waits_ns = sum(
-            row.ns for name, row in self.kernels.items() if _COMMUNICATES.search(name)
-        )
         computes = 1 - waits_ns / (listed_ns or 1)
         missing = max(100 - self.shares, _ROUNDED)
         adds_up = missing <= 100 * (1 - _WHOLE) * computes
@@ -463,7 +468,8 @@ class Table(Struct):
         """Whether a name is of a call, an operator or a range; other tools list no operators."""
         if _OF_KERNELS.match(name):
             return False
-        if self.lists_operators and (_RANGE.match(name) or _OPERATOR.fullmatch(name)):
+        is_operator = _RANGE.match(name) or _OPERATOR.fullmatch(name)
+        if is_operator and self.lists_operators:
             return True
         return _CALL.fullmatch(name) is not None
 
@@ -705,16 +711,19 @@ class _Listed:
         if found is None:
             return
         self._left -= 1
-        times = [_nanoseconds(time, _IN_CELLS) for time in texts]
-        known = [time for time in times if time is not None]
-        if not known:
+        times = []
+        for time_text in texts:
+            ns = _nanoseconds(time_text, _IN_CELLS)
+            if ns is not None:
+                times.append(ns)
+        if not times:
             self.table.unread += 1
             return
         name = found[0]
         # A mean or the CPU's part of a total is smaller than the total.
-        ns = max(known)
+        longest = _Sum(max(times), 1)
         before = self.table.sums.get(name, _Sum())
-        self.table.sums[name] = before.plus(_Sum(ns, 1))
+        self.table.sums[name] = before.plus(longest)
 
 
 class _Lines:
@@ -764,7 +773,8 @@ class _Lines:
         if table.sign:
             signs = line.translate(_HEAVY).count(table.sign)
             return signs >= max(1, table.width - 2)
-        filled = [cell for cell in table.cells(line) if cell.strip()]
+        cells = table.cells(line)
+        filled = [cell for cell in cells if cell.strip()]
         return len(filled) >= max(2, table.width - 1)
 
 
@@ -810,7 +820,9 @@ def _by_spans(header: str, spans: Sequence[slice]) -> Table | None:
         return None
     *inner, last = spans
     columns = [*inner, slice(last.start, None)]
-    gaps = [slice(span.stop, after.start) for span, after in pairwise(spans)]
+    gaps = []
+    for span, after in pairwise(spans):
+        gaps.append(slice(span.stop, after.start))
 
     def cells(line: str) -> list[str]:
         has_text_between = any(line[gap].strip() for gap in gaps)
@@ -849,7 +861,8 @@ def _split(line: str, sign: str) -> list[str]:
             return next(rows, [])
         except csv.Error:
             return []
-    cells = line.translate(_HEAVY).strip().strip(sign).split(sign)
+    plain = line.translate(_HEAVY).strip()
+    cells = plain.strip(sign).split(sign)
     return [cell.strip() for cell in cells]
 
 
@@ -1037,7 +1050,8 @@ def _is_time_of_ncu(metric: str) -> bool:
 
 def _json_tables(source: Source) -> Iterator[Table]:
     """Yield the tables of a list of rows, as nsys prints it, or of rocprofv3's results."""
-    text = source.whole(_MAX_JSON).decode("utf-8", "replace").lstrip("\ufeff")
+    data = source.whole(_MAX_JSON)
+    text = data.decode("utf-8", "replace").lstrip("\ufeff")
     index = 0
     decoder = json.JSONDecoder()
     while True:

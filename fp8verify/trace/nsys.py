@@ -220,7 +220,8 @@ class Export:
 
     def processes(self) -> list[int]:
         """Return the processes that ran more than a few kernels by their GPUs: the ranks."""
-        if not {"globalPid", "deviceId"} <= self.columns.get(_KERNELS, set()):
+        columns = self.columns.get(_KERNELS, set())
+        if not columns >= {"globalPid", "deviceId"}:
             return []
         query = (
             f"SELECT globalPid & ~{_THREAD_BITS}, count(*) FROM {_KERNELS} "
@@ -327,7 +328,8 @@ class Export:
         rows = self.table(_GPUS, "id", "name", "computeMajor", "computeMinor")
         gpus = {number: rest for number, *rest in rows}
         first = next(iter(gpus.values()), [None, None, None])
-        name, major, minor = gpus.get(self._machine_number(device), first)
+        number = self._machine_number(device)
+        name, major, minor = gpus.get(number, first)
         capability = None
         if isinstance(major, int) and isinstance(minor, int):
             capability = f"{major}.{minor}"
@@ -400,7 +402,8 @@ def _missing_kernels(
     missed where the profiler says that buffers did not come back (`outstanding`). What is launched
     while a CUDA graph is captured, on any thread, does not run.
     """
-    started = dict(zip(columns.correlations, columns.kernels.start_ns, strict=True))
+    starts = columns.kernels.start_ns
+    started = dict(zip(columns.correlations, starts, strict=True))
     launches = export.called(_LAUNCH, failed=False)
     if not started:
         return 0
@@ -412,9 +415,12 @@ def _missing_kernels(
         for correlation, start in zip(calls.correlation, calls.start, strict=True):
             if correlation in started:
                 waits.append(started[correlation] - start)
-        until = max(columns.kernels.start_ns) - max(waits, default=_FOREVER)
-    begins = [start for start, _ in export.called(_CAPTURE_BEGIN, failed=True)]
-    ends = [start for start, _ in export.called(_CAPTURE_END, failed=True)]
+        longest_wait = max(waits, default=_FOREVER)
+        until = max(starts) - longest_wait
+    begin_calls = export.called(_CAPTURE_BEGIN, failed=True)
+    end_calls = export.called(_CAPTURE_END, failed=True)
+    begins = [start for start, _ in begin_calls]
+    ends = [start for start, _ in end_calls]
     missing = 0
     for start, number in launches:
         if number in started or start >= until:

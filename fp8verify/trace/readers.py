@@ -170,7 +170,8 @@ def read_products(path: Path) -> list[tuple[int, Product]]:
 
 @contextmanager
 def _open(path: Path, name: str | None = None) -> Iterator[Source]:
-    _refuse(_BY_NAME, path.name.lower().removesuffix(".gz").encode(), path.name, path)
+    unpacked_name = path.name.lower().removesuffix(".gz")
+    _refuse(_BY_NAME, unpacked_name.encode(), path.name, path)
     with reading(path), open_binary(path) as file:
         yield Source(file, name or path.name, path)
 

@@ -105,23 +105,21 @@ class Source:
             raise InputError(
                 f"{name} is empty.", "Give a trace that the profiler finished writing."
             )
-        unpack = next(
-            (tool for mark, tool in _NOT_READ.items() if first.startswith(mark)), None
-        )
-        if unpack is not None:
-            raise InputError(
-                f"{name} is packed in a form that is not read.",
-                f"Unpack it first ({unpack}), and give what was in it.",
-            )
+        for mark, tool in _NOT_READ.items():
+            if first.startswith(mark):
+                raise InputError(
+                    f"{name} is packed in a form that is not read.",
+                    f"Unpack it first ({tool}), and give what was in it.",
+                )
         self._file.put_back(first)
         self.is_packed = first.startswith((GZIP_MAGIC, ZSTD_MAGIC))
         pieces = self._unpacked(first)
         start = next(pieces, b"")
-        is_utf16 = start.startswith(
-            (BOM_UTF16_LE, BOM_UTF16_BE)
-        )  # as PowerShell redirects text
-        whole = chain([start], pieces)
-        self._pieces = _from_utf16(whole) if is_utf16 else whole
+        self._pieces: Iterator[bytes] = chain([start], pieces)
+        # As PowerShell redirects text.
+        is_utf16 = start.startswith((BOM_UTF16_LE, BOM_UTF16_BE))
+        if is_utf16:
+            self._pieces = _from_utf16(self._pieces)
         self.head = b""
         while len(self.head) < _HEAD_SIZE and (piece := next(self._pieces, b"")):
             self.head += piece

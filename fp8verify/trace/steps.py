@@ -93,7 +93,11 @@ def _not_empty(columns: Columns, steps: list[Step]) -> list[Step]:
     for name, index in zip(ops.name, indices, strict=True):
         if name not in columns.step_names:
             busy.add(index)
-    return [step for index, step in enumerate(steps) if index in busy]
+    found = []
+    for index, step in enumerate(steps):
+        if index in busy:
+            found.append(step)
+    return found
 
 
 def _series(ranges: Iterable[_Range]) -> list[list[Step]]:
@@ -245,7 +249,10 @@ def _with_numbers(steps: list[Step]) -> list[Step]:
     has_number = all(step.number >= 0 for step in steps)
     if has_number and _have_own_numbers(steps):
         return steps
-    return [replace(step, number=number) for number, step in enumerate(steps, 1)]
+    counted = []
+    for number, step in enumerate(steps, 1):
+        counted.append(replace(step, number=number))
+    return counted
 
 
 def _ranges_by_kind(

@@ -22,7 +22,8 @@ class _Kind(NamedTuple):
 
 
 def _kind(pattern: str, what: str, hint: str) -> _Kind:
-    return _Kind(re.compile(pattern, re.IGNORECASE | re.MULTILINE), what, hint)
+    compiled = re.compile(pattern, re.IGNORECASE | re.MULTILINE)
+    return _Kind(compiled, what, hint)
 
 
 _KINDS: Final = (
@@ -79,9 +80,10 @@ def unknown_file(source: Source) -> InputError:
     if source.damage is not None:
         return not_a_trace(source, "JSON")
     text = source.head.decode("utf-8", "replace").lstrip("\ufeff")
-    first = next((line for line in text.splitlines() if line.strip()), "")
-    if not first or _is_binary(source.head):
+    written = [line for line in text.splitlines() if line.strip()]
+    if not written or _is_binary(source.head):
         return not_a_trace(source, "JSON")
+    first = written[0]
     if len(first) > _QUOTED:
         first = f"{first[:_QUOTED]}…"
     for kind in _KINDS:

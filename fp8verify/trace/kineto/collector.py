@@ -76,7 +76,13 @@ class CopyArgs(Struct, gc=False):
     bytes: int = 0
 
 
-class CpuOp(Struct, tag_field="cat", tag="cpu_op", gc=False, kw_only=True):
+class CpuOp(
+    Struct,
+    tag_field="cat",
+    tag="cpu_op",
+    gc=False,
+    kw_only=True,
+):
     """An operator, or (subclass) a range that the user or a framework named."""
 
     name: str
@@ -95,7 +101,13 @@ class Annotation(CpuOp, tag="user_annotation", gc=False):
     """A `record_function` range on the CPU, `ProfilerStep#N` among them."""
 
 
-class RuntimeCall(Struct, tag_field="cat", tag="cuda_runtime", gc=False, kw_only=True):
+class RuntimeCall(
+    Struct,
+    tag_field="cat",
+    tag="cuda_runtime",
+    gc=False,
+    kw_only=True,
+):
     """A call into the CUDA or HIP runtime."""
 
     pid: Id = 0
