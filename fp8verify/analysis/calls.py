@@ -17,14 +17,19 @@ from enum import IntEnum
 from typing import NamedTuple, TypeAlias
 
 from fp8verify.analysis.gemms import GemmRow
-from fp8verify.analysis.kinds import EXPERTS, Gemm, Node, is_of_graph
-from fp8verify.terms import BACKWARD_LEGS, GRADIENT_LEGS, Leg, Precision, Role
+from fp8verify.analysis.kinds import EXPERTS, Gemm, Node, grouped, is_of_graph
+from fp8verify.terms import BACKWARD_LEGS, Leg, Precision, Role
 from fp8verify.trace import Trace
 
 # (outputs, inputs) of a layer, `EXPERTS`, or None where no size is recorded.
 LayerSize: TypeAlias = "tuple[int, ...] | None"
 # A layer by its name, else by its size.
 Layer: TypeAlias = "str | LayerSize"
+# A layer, one of its legs, the ns of all launches, and of those in no low precision.
+TimesRow: TypeAlias = "tuple[Layer, Leg, int, int]"
+# A step and a micro-batch.
+_Key: TypeAlias = "tuple[int, int]"
+_Program: TypeAlias = "tuple[Call, ...]"
 
 
 class Tie(IntEnum):
@@ -86,7 +91,7 @@ class Execution(NamedTuple):
     step: int
     micro_batch: int
     calls: tuple[Call, ...]
-    times: tuple[tuple[Layer, Leg, int, int], ...]
+    times: tuple[TimesRow, ...]
 
 
 class _Open:
@@ -114,7 +119,8 @@ class _Open:
         legs = []
         for leg in Leg:
             if leg in self.legs:
-                legs.append((leg, _sum(self.legs[leg])))
+                ran = _sum(self.legs[leg])
+                legs.append((leg, ran))
         return Call(
             layer=self.layer or None,
             size=self.size,
@@ -124,14 +130,15 @@ class _Open:
 
     def _settle_vague(self) -> None:
         """Let what may be dgrad or wgrad be the one that the call lacks, if it has the other."""
-        known = [leg for leg in GRADIENT_LEGS if leg in self.legs]
-        if len(known) != 1 or Leg.BACKWARD not in self.legs:
+        has_dgrad = Leg.DGRAD in self.legs
+        has_wgrad = Leg.WGRAD in self.legs
+        if has_dgrad == has_wgrad or Leg.BACKWARD not in self.legs:
             return
-        of_known = self.legs[known[0]]
+        known = Leg.DGRAD if has_dgrad else Leg.WGRAD
+        lacking = Leg.WGRAD if has_dgrad else Leg.DGRAD
         vague = self.legs[Leg.BACKWARD]
-        if len(vague) == len(of_known):
+        if len(vague) == len(self.legs[known]):
             del self.legs[Leg.BACKWARD]
-            lacking = Leg.WGRAD if known == [Leg.DGRAD] else Leg.DGRAD
             self.legs[lacking] = vague
 
 
@@ -163,12 +170,19 @@ class _Calls:
         key, tie = _key_of(gemm, size, self._nodes)
         call = self._of_gradient(gemm, size) or self._by_key.get(key)
         if call is None:
-            call = _Open(gemm, tie, size, self._name(gemm))
+            call = _Open(
+                gemm,
+                tie,
+                size,
+                self._name(gemm),
+            )
             self._by_key[key] = call
             if tie is Tie.NUMBER:
-                self._by_key.setdefault((gemm.makes,), call)
+                of_node = (gemm.makes,)
+                self._by_key.setdefault(of_node, call)
             self.in_order.append(call)
-        launched_by = self._nodes_of_sites[self._sites[gemm.index]]
+        site = self._sites[gemm.index]
+        launched_by = self._nodes_of_sites[site]
         if launched_by != gemm.node and not _fits(gemm, size):
             call.tie = Tie.DELAYED
         call.add(gemm, leg)
@@ -204,11 +218,13 @@ def executions_of(
     products = [gemm for gemm in gemms if gemm.kind.multiplies and gemm.trained]
     forward_sizes: set[tuple[int, int]] = set()
     any_unknown = False
+    has_experts = False
     for gemm in products:
         any_unknown |= gemm.leg is Leg.UNKNOWN
+        has_experts |= gemm.kind.role is Role.GROUPED_GEMM
         if gemm.leg is Leg.FPROP and gemm.shape is not None:
-            forward_sizes.update(gemm.shape.layer_sizes(gemm.leg))
-    has_experts = any(gemm.kind.role is Role.GROUPED_GEMM for gemm in products)
+            sizes = gemm.shape.layer_sizes(gemm.leg)
+            forward_sizes.update(sizes)
     calls = _Calls(trace, nodes)
     for gemm in products:
         leg = gemm.leg
@@ -217,13 +233,17 @@ def executions_of(
             # own: only their formats tell them, which others need not have.
             leg = Leg.UNKNOWN
         size = layer_size(gemm, forward_sizes)
-        if has_experts and gemm.shape is None and gemm.kind.classification.hidden:
+        is_sized = gemm.shape is not None
+        if has_experts and not is_sized and gemm.kind.classification.hidden:
             size = EXPERTS  # what is only a possible product may be of these
         calls.add(gemm, size, leg)
     return _in_executions(calls.in_order, trace.kernels.duration_ns)
 
 
-def layer_size(gemm: Gemm, forward: Iterable[tuple[int, int]] = ()) -> LayerSize:
+def layer_size(
+    gemm: Gemm,
+    forward: Iterable[tuple[int, int]] = (),
+) -> LayerSize:
     """Return the size of the layer of a launch; of several possible ones that of the forward pass."""
     found = gemm.kind.classification
     if found.role is Role.GROUPED_GEMM:
@@ -244,19 +264,23 @@ def _key_of(
 ) -> tuple[object, Tie]:
     """Return what the launches of one call have in common, and what ties its gradients to it."""
     if gemm.leg not in (Leg.FPROP, Leg.RECOMPUTE):
-        return (gemm.index, "alone"), Tie.NOTHING
-    if gemm.makes not in nodes:
-        return (gemm.index, "alone"), Tie.SIZE
-    if is_of_graph(gemm.kind.op):
-        return (gemm.index, "alone"), Tie.GRAPH
-    return (gemm.makes, size), Tie.NUMBER
+        tie = Tie.NOTHING
+    elif gemm.makes not in nodes:
+        tie = Tie.SIZE
+    elif is_of_graph(gemm.kind.op):
+        tie = Tie.GRAPH
+    else:
+        return (gemm.makes, size), Tie.NUMBER
+    return (gemm.index, "alone"), tie
 
 
 def _fits(gemm: Gemm, size: LayerSize) -> bool:
     """Whether a delayed gradient has the size of the layer that it was counted to."""
-    if gemm.forward is None or gemm.forward.shape is None or size is None:
+    forward = gemm.forward
+    if forward is None or forward.shape is None or size is None:
         return True
-    return set(size) == set(gemm.forward.size[1:])
+    sides_of_forward = forward.size[1:]
+    return set(size) == set(sides_of_forward)
 
 
 def _names_of(trace: Trace) -> Callable[[Gemm], str]:
@@ -322,19 +346,23 @@ class _Times:
             if not gemm.kind.is_low:
                 self._high[key] += duration
 
-    def rows(self) -> tuple[tuple[Layer, Leg, int, int], ...]:
+    def rows(self) -> tuple[TimesRow, ...]:
         """Return them, in the order in which layers and legs came first."""
         rows = []
         for key, every in self._every.items():
             layer, leg = key
-            rows.append((layer, leg, every, self._high[key]))
+            high = self._high[key]
+            rows.append((layer, leg, every, high))
         return tuple(rows)
 
 
-def _in_executions(calls: Iterable[_Open], durations: Sequence[int]) -> list[Execution]:
+def _in_executions(
+    calls: Iterable[_Open],
+    durations: Sequence[int],
+) -> list[Execution]:
     """Sort calls into executions; equal ones share their tuple."""
-    by_execution: dict[tuple[int, int], list[Call]] = defaultdict(list)
-    times: dict[tuple[int, int], _Times] = defaultdict(_Times)
+    by_execution: dict[_Key, list[Call]] = defaultdict(list)
+    times: dict[_Key, _Times] = defaultdict(_Times)
     known: dict[Call, Call] = {}
     for opened in calls:
         key = (opened.step, opened.micro_batch)
@@ -345,38 +373,62 @@ def _in_executions(calls: Iterable[_Open], durations: Sequence[int]) -> list[Exe
         of_execution = times[key]
         for leg, gemms in opened.legs.items():
             of_execution.add(layer, leg, gemms, durations)
-    programs: dict[tuple[Call, ...], tuple[Call, ...]] = {}
+    programs: dict[_Program, _Program] = {}
     found = []
     for key in sorted(by_execution):
         step, micro_batch = key
         program = tuple(by_execution[key])
         program = programs.setdefault(program, program)
-        rows = times[key].rows()
-        found.append(Execution(step, micro_batch, program, rows))
+        execution = Execution(
+            step=step,
+            micro_batch=micro_batch,
+            calls=program,
+            times=times[key].rows(),
+        )
+        found.append(execution)
     return found
 
 
 def of_rows(rows: Iterable[GemmRow]) -> Execution:
     """Return sums of GEMMs by layer as one execution: what an eager step shows of names."""
-    by_layer: dict[str, dict[Leg, list[GemmRow]]] = defaultdict(
-        lambda: defaultdict(list)
-    )
+    by_layer: dict[str, list[GemmRow]] = defaultdict(list)
     for row in rows:
         if row.layer and row.kind.multiplies and row.trained:
-            by_layer[row.layer][row.leg].append(row)
+            by_layer[row.layer].append(row)
     calls = []
-    times = []
-    for layer, by_leg in by_layer.items():
-        legs = tuple((leg, _sum_rows(by_leg[leg])) for leg in Leg if leg in by_leg)
-        calls.append(Call(layer, None, legs, Tie.NUMBER))
-        for leg, found in by_leg.items():
+    times: list[TimesRow] = []
+    for layer, of_layer in by_layer.items():
+        by_leg = grouped(of_layer, _leg_of)
+        legs = []
+        for leg in Leg:
+            if leg in by_leg:
+                ran = _sum_rows(by_leg[leg])
+                legs.append((leg, ran))
+        call = Call(
+            layer=layer,
+            size=None,
+            legs=tuple(legs),
+            tie=Tie.NUMBER,
+        )
+        calls.append(call)
+        for leg, of_leg in by_leg.items():
             every = 0
             high = 0
-            for row in found:
+            for row in of_leg:
                 every += row.amount
-                high += 0 if row.precision.is_low else row.amount
+                if not row.precision.is_low:
+                    high += row.amount
             times.append((layer, leg, every, high))
-    return Execution(-1, 0, tuple(calls), tuple(times))
+    return Execution(
+        step=-1,
+        micro_batch=0,
+        calls=tuple(calls),
+        times=tuple(times),
+    )
+
+
+def _leg_of(row: GemmRow) -> Leg:
+    return row.leg
 
 
 def _sum_rows(rows: Sequence[GemmRow]) -> Ran:

@@ -73,31 +73,44 @@ _SAYS_LOW: Final = re.compile(
     r"fp8|float[48]|f8|fp4|mx|quant|scaled|e4m3|e5m2", re.IGNORECASE
 )
 _LISTS: Final = frozenset({"TensorList", "GenericList"})
-_HIGH_TYPES: Final = {"BFloat16": 2, "Half": 2, "float": 4}  # with their bytes
+_HIGH_TYPES: Final = {  # with their bytes
+    "BFloat16": 2,
+    "Half": 2,
+    "float": 4,
+}
+# Bounds of what is read.
 _LARGEST = 1 << 32
 _DIMS = 5
 _INPUTS = 16
+_MAX_NAME = 400
 
 
 def settle_by_inputs(trace: Trace, kinds: Kinds) -> None:
     """Give kernels the precision that the recorded inputs of their operators decide."""
-    taking_fp8: dict[OpContext, list[int]] = defaultdict(list)
+    _settle_products_of_fp8(kinds)
     casting: set[str] = set()
+    for kind in kinds.rows:
+        if _casts(kind):
+            casting.add(kind.name)
+            casting.update(kind.op.around)
+    without_fp8 = _functions_without_fp8(trace, casting)
+    for number, kind in enumerate(kinds.rows):
+        if kind.classification.source == "code":
+            continue  # what ran is known
+        kinds.rows[number] = _settled(kind, casting, without_fp8)
+    _settle_hidden_products(trace, kinds)
+    _settle_unsupported_formats(trace, kinds)
+
+
+def _settle_products_of_fp8(kinds: Kinds) -> None:
+    """Find the products of operators that take two matrices in FP8."""
+    taking_fp8: dict[OpContext, list[int]] = defaultdict(list)
     for number, kind in enumerate(kinds.rows):
         if purpose.takes_fp8(kind.op):
             taking_fp8[kind.op].append(number)
     for op, members in taking_fp8.items():
         if multiplies_fp8(op):
             _settle_longest(kinds, op, members)
-    for kind in kinds.rows:
-        if _casts(kind):
-            casting.update((kind.name, *kind.op.around))
-    without_fp8 = _functions_without_fp8(trace, casting)
-    for number, kind in enumerate(kinds.rows):
-        if kind.classification.source != "code":  # else what ran is known
-            kinds.rows[number] = _settled(kind, casting, without_fp8)
-    _settle_hidden_products(trace, kinds)
-    _settle_unsupported_formats(trace, kinds)
 
 
 def _settled(
@@ -117,7 +130,11 @@ def _settled(
             return _as_high(kind, "its template widens FP8 before the product")
         why = _why_name_alone(kind, casting)
         if why is not None:
-            return kind.changed(why, precision=Precision.UNKNOWN, source="none")
+            return kind.changed(
+                why,
+                precision=Precision.UNKNOWN,
+                source="none",
+            )
     elif kind.is_undecided and kind.op.name in without_fp8:
         return _as_high(kind, f"{kind.op.name} takes and makes no FP8 tensor")
     return kind
@@ -142,37 +159,63 @@ def _settle_longest(
             return
         if kind.is_undecided:
             means[number] = kinds.mean_ns(number)
-    types = filter(purpose.FP8_TYPE.search, op.types)
-    a, b, *_ = ("e5m2" if "e5m2" in text else "e4m3" for text in types)
+    a, b, *_ = filter(purpose.FP8_TYPE.search, op.types)
     is_grouped = any(len(dims) == 3 for dims in op.dims)
     has_block_scales = "e8m0" in " ".join(op.types)
+    longest = max(means.values(), default=0)
     for number, mean in means.items():
-        if mean >= limits.AS_LONG * max(means.values()):
-            kinds.rows[number] = kinds.rows[number].changed(
-                f"{op.name} takes two FP8 matrices and gives none",
-                role=Role.GROUPED_GEMM if is_grouped else Role.GEMM,
-                precision=Precision.MXFP8 if has_block_scales else Precision.FP8,
-                source="op",
-                a=a,
-                b=b,
-            )
+        if mean < limits.AS_LONG * longest:
+            continue
+        kind = kinds.rows[number]
+        kinds.rows[number] = kind.changed(
+            f"{op.name} takes two FP8 matrices and gives none",
+            role=Role.GROUPED_GEMM if is_grouped else Role.GEMM,
+            precision=Precision.MXFP8 if has_block_scales else Precision.FP8,
+            source="op",
+            a=_encoding(a),
+            b=_encoding(b),
+        )
 
 
-def _tensors(op: OpContext) -> list[tuple[str, Shape]]:
-    """Return the type and the size of each input whose size is possible."""
+def _encoding(fp8_type: str) -> str:
+    """Return the encoding of a tensor's type in FP8."""
+    return "e5m2" if "e5m2" in fp8_type else "e4m3"
+
+
+class _Tensor(NamedTuple):
+    """An input of an operator: its type without the namespace, and its size."""
+
+    type: str
+    dims: Shape
+
+
+def _tensors(op: OpContext) -> list[_Tensor]:
+    """Return the inputs of an operator whose size is possible."""
     tensors = []
-    for text, dims in zip(op.types[:_INPUTS], op.dims, strict=False):
-        if len(dims) <= _DIMS and all(0 < side < _LARGEST for side in dims):
-            tensors.append((_plain_type(text), dims))
+    recorded = zip(op.types[:_INPUTS], op.dims, strict=False)
+    for text, dims in recorded:
+        if _is_possible(dims):
+            tensors.append(_Tensor(_plain_type(text), dims))
     return tensors
 
 
+def _is_possible(dims: Shape) -> bool:
+    """Whether a tensor can have these sizes."""
+    if len(dims) > _DIMS:
+        return False
+    return all(0 < side < _LARGEST for side in dims)
+
+
 def _plain_type(text: str) -> str:
-    """Return the name of a type without its namespace."""
-    return text.rpartition("::")[2]
+    """Return the name of a type, or of an operator, without its namespace."""
+    _, _, name = text.rpartition("::")
+    return name
 
 
-def _recorded(op: OpContext, unknown: Precision = Precision.UNKNOWN) -> Precision:
+def _recorded(
+    op: OpContext,
+    unknown: Precision = Precision.UNKNOWN,
+) -> Precision:
     """Return the 16-bit type of an operator's tensors, `unknown` if there is none."""
     types = set(map(_plain_type, op.types))
     if "BFloat16" in types:
@@ -201,23 +244,25 @@ def _functions_without_fp8(trace: Trace, casting: Set[str]) -> set[str]:
     """
     types: dict[str, set[str]] = defaultdict(set)
     for op in trace.ops:
-        types[function_of(op.name) or op.name].update(op.types)
+        function = function_of(op.name) or op.name
+        types[function].update(op.types)
     found: set[str] = set()
     for name, types_of_inputs in types.items():
         both = {name, f"{name}Backward"}
-        has_floats = not _HIGH_TYPES.keys().isdisjoint(
-            map(_plain_type, types_of_inputs)
-        )
+        plain = set(map(_plain_type, types_of_inputs))
+        if _HIGH_TYPES.keys().isdisjoint(plain):
+            continue
         may_cast = not casting.isdisjoint(both)
-        if has_floats and not may_cast and not _may_hide_fp8(name, types_of_inputs):
+        if not may_cast and not _may_hide_fp8(name, types_of_inputs):
             found |= both
     return found
 
 
 def _may_hide_fp8(name: str, types: Set[str]) -> bool:
     """Whether the recorded types of a function need not be those of its GEMMs."""
-    is_known = find(name) is not UNKNOWN or name.startswith(("aten::", "triton_"))
-    if is_known or not _LISTS.isdisjoint(types):
+    if find(name) is not UNKNOWN or name.startswith(("aten::", "triton_")):
+        return True
+    if not _LISTS.isdisjoint(types):
         return True
     return _SAYS_LOW.search(f"{name}{types}") is not None
 
@@ -232,10 +277,17 @@ def _why_name_alone(kind: Kind, casting: Set[str]) -> str | None:
         if casting:
             return None
         return "only the name says so, and nothing is cast to FP8"
-    types = [name for name, dims in _tensors(op) if len(dims) >= 2]
-    in_fp8 = sum(purpose.FP8_TYPE.search(name) is not None for name in types)
-    widened = in_fp8 == 1 and any(_HIGH_TYPES.get(name) == 2 for name in types)
-    if widened and casting.isdisjoint((op.name, f"{op.name}Backward")):
+    in_fp8 = 0
+    in_16_bits = 0
+    for tensor in _tensors(op):
+        if len(tensor.dims) < 2:
+            continue
+        if purpose.FP8_TYPE.search(tensor.type):
+            in_fp8 += 1
+        elif _HIGH_TYPES.get(tensor.type) == 2:
+            in_16_bits += 1
+    may_be_widened = in_fp8 == 1 and in_16_bits > 0
+    if may_be_widened and casting.isdisjoint((op.name, f"{op.name}Backward")):
         return "one operand is FP8 and nothing casts the other: it may be widened"
     return None
 
@@ -262,22 +314,28 @@ def is_unrecognized(kind: Kind) -> bool:
         return not kind.is_gemm
     if not kind.is_nameless or purpose.in_optimizer(kind.op):
         return False
-    return not (_is_other_work(kind.name[:400]) or _explains(kind.op))
+    if _is_other_work(kind.name[:_MAX_NAME]):
+        return False
+    return not _explains(kind.op)
 
 
 def _is_other_work(name: str) -> bool:
-    return _OTHER_WORK.search(name) is not None and not _PRODUCT.search(name)
+    """Whether a name says what a kernel does, and that it is no product."""
+    if _PRODUCT.search(name):
+        return False
+    return _OTHER_WORK.search(name) is not None
 
 
 def _explains(op: OpContext) -> bool:
+    """Whether an operator shows that its kernels are no products."""
     known = find(op.name)
     if known is not UNKNOWN:
         return known.layer_inputs is None
     if _is_atens(op.name) or _is_other_work(_plain_type(op.name)):
         return True
-    if not op.dims or "::" not in op.name or not _LISTS.isdisjoint(op.types):
+    if not op.dims or "::" not in op.name:
         return False
-    if "" in op.types:
+    if "" in op.types or not _LISTS.isdisjoint(op.types):
         return False
     matrices = sum(len(dims) >= 2 for dims in op.dims)
     return matrices < 2
@@ -304,14 +362,19 @@ def _settle_unsupported_formats(trace: Trace, kinds: Kinds) -> None:
     for number, kind in enumerate(kinds.rows):
         # What was compiled for this GPU runs on it.
         from_code = kind.classification.source == "code"
-        if kind.is_gemm and kind.is_low and not from_code:
-            why = _why_unsupported(kind, trace.gpu, trace.compute_capability)
-            if why is not None:
-                kinds.rows[number] = kind.changed(
-                    why,
-                    precision=Precision.UNKNOWN,
-                    upcast_from=kind.precision,
-                )
+        if from_code or not (kind.is_gemm and kind.is_low):
+            continue
+        why = _why_unsupported(
+            kind,
+            trace.gpu,
+            trace.compute_capability,
+        )
+        if why is not None:
+            kinds.rows[number] = kind.changed(
+                why,
+                precision=Precision.UNKNOWN,
+                upcast_from=kind.precision,
+            )
 
 
 def _why_unsupported(
@@ -322,8 +385,9 @@ def _why_unsupported(
     """Say why a GPU cannot have run a GEMM in the format of its name; None if it can."""
     is_ocp = any(map(_OCP.search, kind.op.types))
     own_encoding = kind.classification.library in _OWN_ENCODING
-    converts = reads_fnuz(gpu, capability) and is_ocp and not own_encoding
-    if multiplies(gpu, capability, kind.precision) is False or converts:
+    is_fnuz = reads_fnuz(gpu, capability) and not own_encoding
+    supported = multiplies(gpu, capability, kind.precision)
+    if supported is False or (is_fnuz and is_ocp):
         return f"{gpu} cannot multiply it, so the operands are converted"
     if runs_elsewhere(kind.name, gpu, capability):
         return f"it was not compiled for {gpu}"
@@ -358,7 +422,9 @@ class _Function(NamedTuple):
 
     def has_product(self, mean_ns: float, rate: float) -> bool:
         """Whether a kernel of this duration can have computed one, or both of its gradients."""
-        return any(_is_at_rate(n, mean_ns, rate, _GRADIENTS) for n in self.flops)
+        return any(
+            _is_at_rate(flops, mean_ns, rate, _GRADIENTS) for flops in self.flops
+        )
 
 
 _NONE: Final = _Function([], Precision.UNKNOWN)
@@ -366,11 +432,7 @@ _NONE: Final = _Function([], Precision.UNKNOWN)
 
 def _settle_hidden_products(trace: Trace, kinds: Kinds) -> None:
     """Make GEMMs of possible products whose precision the inputs show, and doubts of others."""
-    closure = purpose.runs_closure(trace.ops)
-    hiding: list[tuple[int, Kind]] = []
-    for number, kind in enumerate(kinds.rows):
-        if _may_hide(kind) and (closure or not purpose.in_optimizer(kind.op)):
-            hiding.append((number, kind))
+    hiding = _hiding(trace, kinds)
     if not hiding:
         return
     peak = peak_of(trace.gpu) or PEAKS["H100"]
@@ -380,12 +442,13 @@ def _settle_hidden_products(trace: Trace, kinds: Kinds) -> None:
     ran_low = any(kind.is_gemm and kind.is_low for kind in kinds.rows)
     for number, kind in hiding:
         mean = kinds.mean_ns(number)
+        is_long = mean >= limits.AS_LONG_AS_GEMMS * usual > 0
         by_name = functions.get(kind.name, _NONE)
         function = functions.get(_key(kind.op.name)) or by_name
         precision = Precision.UNKNOWN
         if function.has_product(mean, rate):
             precision = function.precision
-        elif kind.op.dims or not mean >= limits.AS_LONG_AS_GEMMS * usual > 0:
+        elif kind.op.dims or not is_long:
             continue
         elif not ran_low and _is_called_other_work(kind):
             continue  # without FP8 there is no ACTIVE that it could make wrong
@@ -401,9 +464,22 @@ def _settle_hidden_products(trace: Trace, kinds: Kinds) -> None:
         )
 
 
+def _hiding(trace: Trace, kinds: Kinds) -> list[tuple[int, Kind]]:
+    """Return the kinds of the model that may hide a product, with their numbers."""
+    closure = purpose.runs_closure(trace.ops)
+    hiding = []
+    for number, kind in enumerate(kinds.rows):
+        if not _may_hide(kind):
+            continue
+        if closure or not purpose.in_optimizer(kind.op):
+            hiding.append((number, kind))
+    return hiding
+
+
 def _is_called_other_work(kind: Kind) -> bool:
-    names = (kind.name[:400], _plain_type(kind.op.name))
-    return any(map(_is_other_work, names))
+    if _is_other_work(kind.name[:_MAX_NAME]):
+        return True
+    return _is_other_work(_plain_type(kind.op.name))
 
 
 def _median_gemm_ns(kinds: Kinds) -> float:
@@ -422,9 +498,11 @@ def _may_hide(kind: Kind) -> bool:
     found = kind.classification
     if not op.name or found.role in _OTHER_ROLES:
         return False
-    if found.split_k or found.source == "code" or _PROVED.match(kind.name):
+    if found.split_k or found.source == "code":
         return False
-    if _is_atens(op.name) or op.name.startswith("triton_"):
+    if _PROVED.match(kind.name) or _is_atens(op.name):
+        return False
+    if op.name.startswith("triton_"):
         return False
     row = find(function_of(op.name) or op.name)
     return row is UNKNOWN or row.layer
@@ -432,8 +510,9 @@ def _may_hide(kind: Kind) -> bool:
 
 def _key(name: str) -> str:
     """Return what a function's operators and its node have in common: lib::my_op, MyOpBackward."""
-    own = (function_of(name) or name).rpartition("::")[2]
-    return own.replace("_", "").lower().removesuffix("backward")
+    own = _plain_type(function_of(name) or name)
+    letters = own.replace("_", "").lower()
+    return letters.removesuffix("backward")
 
 
 def _taking_weights(
@@ -450,16 +529,28 @@ def _taking_weights(
     for number, kind in hiding:
         op = kind.op
         mean = kinds.mean_ns(number)
-        fits = [flops for flops in _products(op) if _is_at_rate(flops, mean, rate)]
+        fits = []
+        for flops in _products(op):
+            if _is_at_rate(flops, mean, rate):
+                fits.append(flops)
         moving = _bytes_of(op) / _BYTES_PER_FLOP / rate
-        if fits and mean >= limits.LONGER_THAN_MOVING * moving:
-            casts = _key(op.name) in casting or find(op.name) is not UNKNOWN
-            low = casts or _SAYS_LOW.search(f"{kind.name}{op.name}{op.types}")
-            precision = Precision.UNKNOWN if low else _recorded(op)
-            function = _Function(fits, precision)
-            found[_key(op.name)] = function
-            found[kind.name] = function
+        if not fits or mean < limits.LONGER_THAN_MOVING * moving:
+            continue
+        key = _key(op.name)
+        may_be_low = key in casting or _says_low(kind)
+        precision = Precision.UNKNOWN if may_be_low else _recorded(op)
+        function = _Function(fits, precision)
+        found[key] = function
+        found[kind.name] = function
     return found
+
+
+def _says_low(kind: Kind) -> bool:
+    """Whether what is known of a kernel and its operator lets it multiply in low precision."""
+    op = kind.op
+    if find(op.name) is not UNKNOWN:
+        return True
+    return _SAYS_LOW.search(f"{kind.name}{op.name}{op.types}") is not None
 
 
 def _bytes_of(op: OpContext) -> int:
@@ -476,19 +567,23 @@ def _is_at_rate(
     rate: float,
     most: int = 1,
 ) -> bool:
+    """Whether a kernel of this duration can have computed this, or `most` times as much."""
     peak = rate * mean_ns
-    return limits.LEAST_RATE / most * peak <= flops <= limits.MOST_RATE * peak
+    least = limits.LEAST_RATE / most * peak
+    return least <= flops <= limits.MOST_RATE * peak
 
 
 def _products(op: OpContext) -> Iterator[float]:
     """Yield the FLOPs of each product of a weight and an activation among the inputs."""
     matrices = []
-    for name, dims in _tensors(op):
-        if name in _HIGH_TYPES and len(dims) >= 2:
-            matrices.append(dims)
+    for tensor in _tensors(op):
+        if tensor.type in _HIGH_TYPES and len(tensor.dims) >= 2:
+            matrices.append(tensor.dims)
     for weight, x in permutations(matrices, 2):
         sides = weight[-2:]
-        is_weight = len(weight) in (2, 3) and min(sides) >= limits.LEAST_SIDE
+        width = x[-1]
+        if len(weight) > 3 or min(sides) < limits.LEAST_SIDE:
+            continue
         differ = weight != x or len(matrices) == 2
-        if is_weight and differ and x[-1] in sides:
-            yield 2.0 * prod(x) * prod(sides) / x[-1]
+        if differ and width in sides:
+            yield 2.0 * prod(x) * prod(sides) / width

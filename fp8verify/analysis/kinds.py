@@ -18,8 +18,21 @@ from msgspec.structs import replace
 
 from fp8verify.analysis.code_word import NO_WORDS, Words, with_code
 from fp8verify.kernels import Classification, classify, decode
-from fp8verify.kernels.operators import Counts, LayerInputs, Product, find, function_of
-from fp8verify.terms import NO_OP, Leg, OpContext, Precision, Role, Shape
+from fp8verify.kernels.operators import (
+    Counts,
+    LayerInputs,
+    Product,
+    find,
+    function_of,
+)
+from fp8verify.terms import (
+    NO_OP,
+    Leg,
+    OpContext,
+    Precision,
+    Role,
+    Shape,
+)
 from fp8verify.trace import Trace
 from fp8verify.trace.columns import Interner
 
@@ -83,14 +96,19 @@ class GemmShape(NamedTuple):
 
     def layer_sizes(self, leg: Leg) -> tuple[tuple[int, int], ...]:
         """Return (outputs, inputs) that the layer of a leg's product may have."""
-        sizes = self.forward_sizes(leg) if self.batch == 1 else ()
+        if self.batch != 1:
+            return ()
+        sizes = self.forward_sizes(leg)
         return tuple((n, k) for _, n, k in sizes)
 
 
 def gemm_shape(op: OpContext) -> GemmShape | None:
     """Return the shape of the GEMM that `op` computes, or None if the record does not say."""
     product = find(op.name).product
-    if product is None or len(op.dims) <= max(product.a, product.b):
+    if product is None:
+        return None
+    last_operand = max(product.a, product.b)
+    if last_operand >= len(op.dims):
         return None
     a = op.dims[product.a]
     b = op.dims[product.b]
@@ -100,31 +118,45 @@ def gemm_shape(op: OpContext) -> GemmShape | None:
     if counts is Counts.NEVER or len(a) < 2 or len(b) < 2:
         return None
     if counts is Counts.GROUPED and not len(a) == len(b) == 3:
-        # The groups share M, N or K among them, so a 2-D side counts once.
-        if a[-1] != b[-2]:
-            return None
-        return GemmShape(
-            batch=1,
-            m=a[-2],
-            n=b[-1],
-            k=a[-1],
-        )
-    if counts is Counts.TEMPLATE:
-        # Only the first two inputs can be A and B, and no other matrix may stand before them.
-        matrices = [dims for dims in op.dims if len(dims) == 2 and min(dims) > 1]
-        if matrices[:2] != [a, b]:
-            return None
+        return _of_groups(a, b)
+    if counts is Counts.TEMPLATE and _first_matrices(op) != [a, b]:
+        return None  # no other matrix may stand before A and B
     return _plain(a, b, product)
 
 
-def _matrix_by_vector(a: Shape, b: Shape) -> GemmShape | None:
-    if not a or len(b) != 1 or a[-1] != b[0]:
+def _first_matrices(op: OpContext) -> list[Shape]:
+    """Return the sizes of an operator's first two matrices."""
+    matrices: list[Shape] = []
+    for dims in op.dims:
+        if len(dims) == 2 and min(dims) > 1:
+            matrices.append(dims)
+    return matrices[:2]
+
+
+def _of_groups(a: Shape, b: Shape) -> GemmShape | None:
+    """Multiply in groups, which share M, N or K among them, so a 2-D side counts once."""
+    k = a[-1]
+    if b[-2] != k:
         return None
     return GemmShape(
         batch=1,
-        m=prod(a[:-1]),
+        m=a[-2],
+        n=b[-1],
+        k=k,
+    )
+
+
+def _matrix_by_vector(a: Shape, b: Shape) -> GemmShape | None:
+    if not a or len(b) != 1:
+        return None
+    *rows, k = a
+    if b[0] != k:
+        return None
+    return GemmShape(
+        batch=1,
+        m=prod(rows),
         n=1,
-        k=b[0],
+        k=k,
     )
 
 
@@ -138,9 +170,11 @@ def _plain(
         n, k = b[-2:]
     else:
         k, n = b[-2:]
+    if a[-1] != k:
+        return None
     rows = prod(a[:-1])
     batch = prod(b[:-2])
-    if a[-1] != k or not batch or rows % batch:
+    if not batch or rows % batch:
         return None
     return GemmShape(
         batch=batch,
@@ -158,9 +192,12 @@ def layer_shapes(kind: Kind) -> list[GemmShape]:
     """
     dims = kind.op.dims
     inputs = kind.layer_inputs
-    if inputs is None or len(dims) <= inputs.input or len(dims[inputs.input]) < 2:
+    if inputs is None or inputs.input >= len(dims):
         return []
-    *rows, width = dims[inputs.input]
+    input_dims = dims[inputs.input]
+    if len(input_dims) < 2:
+        return []
+    *rows, width = input_dims
     tokens = prod(rows)
     experts = 1
     weights = [dims[index] for index in inputs.weights if index < len(dims)]
@@ -172,23 +209,46 @@ def layer_shapes(kind: Kind) -> list[GemmShape]:
             if len(sides) == 2 and sides[1] == width:
                 fitting.append(sides)
         weights = fitting[:1] or weights
-        if weights and decode(kind.name).role is not Role.GROUPED_GEMM:
+        is_one_kernel = decode(kind.name).role is Role.GROUPED_GEMM
+        if weights and not is_one_kernel:
             experts = after.count(weights[0])
-    if len(weights) < len(inputs.weights) or tokens % experts:
+    if len(weights) < len(inputs.weights):
+        return []
+    if tokens % experts:
         return []
     shapes = []
+    for shape in _one_after_another(weights, tokens // experts, width):
+        shapes += [shape] * experts
+    return shapes
+
+
+def _one_after_another(
+    weights: Iterable[Shape],
+    tokens: int,
+    width: int,
+) -> list[GemmShape]:
+    """Return the products of weights, each of what the one before puts out; empty if none fit.
+
+    Args:
+        weights: (outputs, inputs) of each.
+        tokens: the rows of what the first takes.
+        width: the columns of it.
+    """
+    shapes = []
     for weight in weights:
-        # A gated activation halves what the first layer puts out.
-        if len(weight) != 2 or weight[1] not in (width, width / 2):
+        if len(weight) != 2:
             return []
-        outputs, inputs_of_layer = weight
+        outputs, inputs = weight
+        # A gated activation halves what the first layer puts out.
+        if inputs not in (width, width / 2):
+            return []
         shape = GemmShape(
             batch=1,
-            m=tokens // experts,
+            m=tokens,
             n=outputs,
-            k=inputs_of_layer,
+            k=inputs,
         )
-        shapes += [shape] * experts
+        shapes.append(shape)
         width = outputs
     return shapes
 
@@ -212,7 +272,9 @@ class Kind(NamedTuple):
     @property
     def layer_inputs(self) -> LayerInputs | None:
         """Where the function of whole layers that launched it, or its node, takes its inputs."""
-        return find(function_of(self.op.name) or self.op.name).layer_inputs
+        name = self.op.name
+        function = function_of(name) or name
+        return find(function).layer_inputs
 
     @property
     def role(self) -> Role:
@@ -242,7 +304,8 @@ class Kind(NamedTuple):
     @property
     def is_nameless(self) -> bool:
         """Whether neither its name nor its operator shows what it is."""
-        return self.role is Role.OTHER and self.classification.source == "none"
+        found = self.classification
+        return found.role is Role.OTHER and found.source == "none"
 
     @property
     def is_undecided(self) -> bool:
@@ -256,7 +319,12 @@ class Kind(NamedTuple):
         """Return the kind with another classification, and why."""
         found = self.classification
         reason = f"{found.reason}; {why}"
-        return self._replace(classification=replace(found, reason=reason, **changes))
+        changed = replace(
+            found,
+            reason=reason,
+            **changes,
+        )
+        return self._replace(classification=changed)
 
 
 # Grouped GEMMs of experts share their sizes among the experts: one population.
@@ -303,14 +371,17 @@ class Gemm(Struct):
     @property
     def trains_forward(self) -> bool:
         """Whether it is a product of the forward pass that trains."""
-        return self.leg is Leg.FPROP and self.trained and self.kind.multiplies
+        is_forward = self.leg is Leg.FPROP
+        return is_forward and self.trained and self.kind.multiplies
 
     @property
     def size(self) -> Size:
         """Key of its layer: (m, n, k), `EXPERTS`, or `ANY_SIZE` if not known."""
         if self.kind.role is Role.GROUPED_GEMM:
             return EXPERTS
-        return ANY_SIZE if self.shape is None else self.shape[1:]
+        if self.shape is None:
+            return ANY_SIZE
+        return self.shape[1:]
 
 
 class Node(NamedTuple):
@@ -360,7 +431,12 @@ class Kinds:
             if word >= 0:
                 self.without_code[number] = found
                 found = with_code(found, words.words[word])
-            self.rows.append(Kind(trace.names[name], op or NO_OP, found))
+            kind = Kind(
+                name=trace.names[name],
+                op=op or NO_OP,
+                classification=found,
+            )
+            self.rows.append(kind)
         self._read = len(self.rows)
 
     def started(self, wanted: Callable[[Kind], bool]) -> list[int]:
@@ -372,8 +448,9 @@ class Kinds:
     @cached_property
     def _by_start(self) -> array[int]:
         """The indices of all kernels, in the order in which they started."""
+        start_of = self._kernels.start_ns.__getitem__
         indices = range(len(self.ids))
-        return array("q", sorted(indices, key=self._kernels.start_ns.__getitem__))
+        return array("q", sorted(indices, key=start_of))
 
     @cached_property
     def _ids_by_start(self) -> array[int]:
@@ -383,7 +460,8 @@ class Kinds:
     def totals(self) -> list[tuple[int, int]]:
         """Of each kind of the trace its launches, and the ns that they took."""
         times = [0] * self._read
-        for number, time_ns in zip(self.ids, self._kernels.duration_ns, strict=True):
+        durations = self._kernels.duration_ns
+        for number, time_ns in zip(self.ids, durations, strict=True):
             times[number] += time_ns
         calls = Counter(self.ids)
         return [(calls[number], time_ns) for number, time_ns in enumerate(times)]
@@ -395,11 +473,14 @@ class Kinds:
 
     def others(self) -> list[KindTotal]:
         """Sum the kernels that are no GEMMs by kind."""
-        totals = []
-        for kind, (calls, time_ns) in zip(self.rows, self.totals, strict=False):
-            if not kind.is_gemm:
-                totals.append(KindTotal(kind, calls, time_ns))
-        return totals
+        others = []
+        for number, total in enumerate(self.totals):
+            kind = self.rows[number]
+            if kind.is_gemm:
+                continue
+            calls, time_ns = total
+            others.append(KindTotal(kind, calls, time_ns))
+        return others
 
     def inherit(self, number: int, precision: Precision) -> int:
         """Return the index of a kind that adds up the parts of a GEMM of this precision."""

@@ -13,7 +13,13 @@ from collections.abc import Iterable, Sequence
 from math import prod
 from typing import Final, NamedTuple
 
-from fp8verify.analysis.kinds import Gemm, Kind, Kinds, gemm_shape, is_of_graph
+from fp8verify.analysis.kinds import (
+    Gemm,
+    Kind,
+    Kinds,
+    gemm_shape,
+    is_of_graph,
+)
 from fp8verify.kernels.operators import (
     OPERATORS,
     Counts,
@@ -37,7 +43,12 @@ _FORWARD: Final = re.compile(
 
 QUANTIZING: Final = (Role.CAST_QUANTIZE, Role.AMAX_REDUCE)
 # Of kernels that read what casts wrote, and whose own types are no cast's.
-CONSUMERS: Final = (Role.GEMM, Role.GROUPED_GEMM, Role.ATTENTION, Role.COMMUNICATION)
+CONSUMERS: Final = (
+    Role.GEMM,
+    Role.GROUPED_GEMM,
+    Role.ATTENTION,
+    Role.COMMUNICATION,
+)
 FP8_TYPE: Final = re.compile(r"Float8_e(?:4m3|5m2)")
 
 
@@ -67,12 +78,15 @@ def in_optimizer(op: OpContext) -> bool:
 def is_of_layers(name: str) -> bool:
     """Whether an operator or a function is of layers, which no optimizer calls."""
     row = find(name)
-    if row.layer or row.linear or row.encloses is not None:
+    if row.layer or row.linear:
         return True
-    return row.part is Part.LAYER
+    return row.encloses is not None or row.part is Part.LAYER
 
 
-def optimizer_products(ops: Iterable[OpContext], kinds: Sequence[Kind]) -> set[int]:
+def optimizer_products(
+    ops: Iterable[OpContext],
+    kinds: Sequence[Kind],
+) -> set[int]:
     """Return the indices of GEMM kinds that an optimizer launched.
 
     Args:
@@ -154,9 +168,19 @@ FP8_FUNCTIONS = frozenset(
 _AMAX_OPS = _names(Part.AMAX)
 _SCALE_OPS = _names(Part.SCALE)
 # Roles of kernels inside FP8's functions that do not serve it.
-_ASIDE = (Role.COMMUNICATION, Role.ATTENTION, Role.MEMORY)
+_ASIDE = (
+    Role.COMMUNICATION,
+    Role.ATTENTION,
+    Role.MEMORY,
+)
 # Casts, and what a compiler makes of them.
-_CASTING = frozenset({Role.ELEMENTWISE, Role.REDUCTION, Role.OTHER})
+_CASTING = frozenset(
+    {
+        Role.ELEMENTWISE,
+        Role.REDUCTION,
+        Role.OTHER,
+    }
+)
 # Values, not the scales of blocks: torch.float8_e8m0fnu.
 _LOW_TYPE = re.compile(r"Float8_e[45]m|Float4_e2m1")
 _ROLES = {
@@ -172,7 +196,9 @@ def of_the_model(op: OpContext) -> bool:
     A profiler that an optimizer's hook steps begins the next step inside the optimizer's range; the
     trace engine cuts that where the step is annotated, and it need not be.
     """
-    return find(op.name).part is not Part.CODEC and not in_optimizer(op)
+    if find(op.name).part is Part.CODEC:
+        return False
+    return not in_optimizer(op)
 
 
 def _gathers(op: OpContext) -> bool:
@@ -220,9 +246,10 @@ def _inside_fp8(kind: Kind, around: set[str]) -> str | None:
         return "scale"
     if role is Role.TRANSPOSE:
         return "transpose"
+    if role is Role.CAST_QUANTIZE:
+        return "cast"
     fp8_tensors = sum("Float8" in name for name in kind.op.types)
-    moves = fp8_tensors > 1 and role is not Role.CAST_QUANTIZE
-    return "transpose" if moves else "cast"
+    return "transpose" if fp8_tensors > 1 else "cast"
 
 
 def _by_types(kind: Kind) -> str | None:
@@ -232,16 +259,24 @@ def _by_types(kind: Kind) -> str | None:
     """
     op = kind.op
     low = sum(_LOW_TYPE.search(name) is not None for name in op.types)
-    if not low or kind.role not in _CASTING or find(op.name).product is not None:
+    if not low or kind.role not in _CASTING:
+        return None
+    if find(op.name).product is not None:
         return None
     # Tensors of numbers, not of scales or scalars.
     typed = zip(op.types, op.dims, strict=False)
     matrices = sum(len(dims) > 1 and name != "" for name, dims in typed)
-    return "transpose" if low == matrices > 1 else "cast"
+    only_low = low == matrices
+    return "transpose" if only_low and matrices > 1 else "cast"
 
 
 # Legs of which a backward pass runs each, or may.
-_MAY_BE_BACKWARD = (*VAGUE_LEGS, Leg.DGRAD, Leg.WGRAD, Leg.RECOMPUTE)
+_MAY_BE_BACKWARD = (
+    *VAGUE_LEGS,
+    Leg.DGRAD,
+    Leg.WGRAD,
+    Leg.RECOMPUTE,
+)
 
 
 # What only an optimizer's step runs, by its operator or its kernel: torch's fused and foreach
@@ -261,7 +296,10 @@ _BACKWARD_NAME = r".*(?:backward|(?<![a-z])bwd(?![a-z])|(?<![a-z])[dw]?grad(?:ie
 _MAX_NAME = 400
 
 
-def runs_backward(kinds: Sequence[Kind], gemms: Iterable[Gemm]) -> bool:
+def runs_backward(
+    kinds: Sequence[Kind],
+    gemms: Iterable[Gemm],
+) -> bool:
     """Whether a kernel ran in a backward pass, or is a GEMM for which this is not known."""
     if any(kind.op.backward for kind in kinds):
         return True
@@ -285,7 +323,8 @@ def is_of_optimizer(name: str) -> bool:
 
 def has_gradient(kind: Kind) -> bool:
     """Whether a GEMM multiplies gradients: only they are E5M2."""
-    return "e5m2" in (kind.classification.a, kind.classification.b)
+    found = kind.classification
+    return "e5m2" in (found.a, found.b)
 
 
 def is_of_backward(kind: Kind) -> bool:
@@ -360,20 +399,25 @@ def _cast(kind: Kind) -> _Cast | None:
 
 def _cast_of(kind: Kind) -> _Cast | None:
     op = kind.op
-    tensors = []
+    names = []  # of the types of tensors
+    fp8_sizes: set[int] = set()
     for name, dims in zip(op.types, op.dims, strict=False):
-        if dims:
-            tensors.append((FP8_TYPE.search(name) is not None, prod(dims)))
+        if not dims:
+            continue
+        names.append(name)
+        if FP8_TYPE.search(name):
+            fp8_sizes.add(prod(dims))
     inside = not FP8_FUNCTIONS.isdisjoint(op.around)
-    if not takes_fp8(op) or inside or not tensors:
+    if not takes_fp8(op) or inside or not names:
         casts = kind.role in QUANTIZING and kind.is_low
-        is_named = casts and not _READS.search(kind.name[:400])
+        is_named = casts and not _READS.search(kind.name[:_MAX_NAME])
         feeds_any = is_named or (inside and takes_fp8(op))
         return _Cast(None) if feeds_any else None
-    fp8_sizes = frozenset(size for is_fp8, size in tensors if is_fp8)
-    first_is_fp8, _ = tensors[0]
-    reads = first_is_fp8 != (op.name == "aten::copy_")
-    return _Cast(read=fp8_sizes) if reads else _Cast(fp8_sizes)
+    first_is_fp8 = FP8_TYPE.search(names[0]) is not None
+    first_is_output = op.name == "aten::copy_"
+    if first_is_fp8 != first_is_output:
+        return _Cast(read=frozenset(fp8_sizes))
+    return _Cast(written=frozenset(fp8_sizes))
 
 
 def _feed(casts: list[_Cast], gemm: Gemm) -> bool:
@@ -390,8 +434,9 @@ def _feed(casts: list[_Cast], gemm: Gemm) -> bool:
     for cast in casts:
         written.update(cast.written or ())
         read |= cast.read
+    read_back = read.intersection(written)
     if gemm.leg is Leg.WGRAD:  # of two activations
-        return any(written[size] and size in read for size in (a, b))
+        return a in read_back or b in read_back
     # The weight has the size b: of two operands of one size both must have been rounded.
-    is_rounded = written[a] > (a == b)
-    return is_rounded and a in read
+    both = a == b
+    return a in read_back and written[a] > both
