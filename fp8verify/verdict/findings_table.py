@@ -12,7 +12,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from functools import cache
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, TypeAlias
 
 from fp8verify import thresholds
 from fp8verify.files import parse_toml
@@ -62,7 +62,8 @@ class Case(NamedTuple):
 
     def hint_for(self, holds: frozenset[str]) -> str:
         """What it advises where certain facts hold."""
-        return " ".join(piece.text for piece in self.pieces if piece.fits(holds))
+        fitting = [piece.text for piece in self.pieces if piece.fits(holds)]
+        return " ".join(fitting)
 
 
 def finding(
@@ -91,6 +92,8 @@ def finding(
     """
     found = findings_table()[code][case]
     named = {**vars(thresholds), **facts}
+    if gpu_share is not None:
+        gpu_share = round(gpu_share, 6)
     return Finding(
         code=code,
         severity=found.severity,
@@ -99,11 +102,17 @@ def finding(
         verdict=found.verdict,
         ranks=tuple(ranks),
         layers=tuple(dict.fromkeys(layers)),
-        gpu_share=None if gpu_share is None else round(gpu_share, 6),
+        gpu_share=gpu_share,
     )
 
 
-def told(code: str, case: str = "", *, when: object, **facts: Any) -> Iterator[Finding]:
+def told(
+    code: str,
+    case: str = "",
+    *,
+    when: object,
+    **facts: Any,
+) -> Iterator[Finding]:
     """Yield a finding if a condition holds.
 
     Args:
@@ -124,48 +133,63 @@ def viewed(found: Finding, view: str) -> bool:
 @cache
 def _views() -> Mapping[str, tuple[str, ...]]:
     # Of a code with rows of several severities, one has the views of all.
-    return {code: tuple(row["views"]) for _, code, row in _rows() if "views" in row}
+    views = {}
+    for row in _rows():
+        if "views" in row.fields:
+            views[row.code] = tuple(row.fields["views"])
+    return views
 
 
-def _rows() -> list[tuple[Severity, str, Mapping[str, Any]]]:
-    """Return the rows of the table in their order: severity, code, and what stands there."""
+# What stands in the table below a code, or below a case of it.
+_Fields: TypeAlias = Mapping[str, Any]
+
+
+class _Row(NamedTuple):
+    """A row of the table: a code in one severity."""
+
+    severity: Severity
+    code: str
+    fields: _Fields
+
+
+def _rows() -> list[_Row]:
+    """Return the rows of the table in their order."""
     rows = []
-    for kind, codes in _toml().items():
-        for code, row in codes.items():
-            rows.append((Severity(kind), code, row))
+    for severity, codes in _toml().items():
+        for code, fields in codes.items():
+            rows.append(_Row(Severity(severity), code, fields))
     return rows
 
 
 @cache
-def _toml() -> Mapping[str, Mapping[str, Any]]:
-    text = Path(__file__).with_name("findings.toml").read_text(encoding="utf-8")
-    return parse_toml(text)
+def _toml() -> Mapping[str, Mapping[str, _Fields]]:
+    return parse_toml(_text_of("findings.toml"))
+
+
+def _text_of(name: str) -> str:
+    """Return the text of a file beside this one."""
+    return Path(__file__).with_name(name).read_text(encoding="utf-8")
 
 
 @cache
 def findings_table() -> Mapping[str, Mapping[str, Case]]:
     """Return what each code says, by case; the empty case is what it says by itself."""
     rows = _rows()
-    by_itself = {code: row for _, code, row in rows if "message" in row}
+    by_itself: dict[str, _Fields] = {}
+    for row in rows:
+        if "message" in row.fields:
+            by_itself[row.code] = row.fields
     table: dict[str, dict[str, Case]] = defaultdict(dict)
-    for place, (severity, code, row) in enumerate(rows):
-        for name, case in _cases_of(row).items():
-            fields = {**by_itself[code], **case}
-            makes = fields.get("verdict")
-            may_decide = makes and severity is not Severity.INFO
-            table[code][name] = Case(
-                severity=severity,
-                message=fields["message"],
-                pieces=_pieces(fields.get("hint", "")),
-                verdict=Verdict(makes) if may_decide else None,
-                place=place,
-            )
+    for place, row in enumerate(rows):
+        for name, case in _cases_of(row.fields).items():
+            fields = {**by_itself[row.code], **case}
+            table[row.code][name] = _case(row.severity, fields, place)
     return table
 
 
-def _cases_of(row: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
+def _cases_of(row: _Fields) -> dict[str, _Fields]:
     """Return what a row says in each of its cases; the empty case is what it says by itself."""
-    cases: dict[str, Mapping[str, Any]] = {}
+    cases: dict[str, _Fields] = {}
     for name, case in row.items():
         if isinstance(case, dict):
             cases[name] = case
@@ -174,18 +198,37 @@ def _cases_of(row: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
     return cases
 
 
-def _pieces(hint: str | list[dict[str, Any]]) -> tuple[Piece, ...]:
+def _case(severity: Severity, fields: _Fields, place: int) -> Case:
+    verdict = None
+    decides = fields.get("verdict")  # empty in cases that do not
+    if decides and severity is not Severity.INFO:
+        verdict = Verdict(decides)
+    return Case(
+        severity=severity,
+        message=fields["message"],
+        pieces=_pieces(fields.get("hint", [])),
+        verdict=verdict,
+        place=place,
+    )
+
+
+def _pieces(hint: str | list[_Fields]) -> tuple[Piece, ...]:
     """Return the pieces of a hint of the table; a sentence is one that needs nothing."""
     if isinstance(hint, str):
-        return (Piece(hint),) if hint else ()
-    return tuple(Piece(row["text"], tuple(row.get("needs", ()))) for row in hint)
+        return (Piece(hint),)
+    pieces = []
+    for row in hint:
+        needs = tuple(row.get("needs", ()))
+        pieces.append(Piece(row["text"], needs))
+    return tuple(pieces)
 
 
 def place_of(found: Finding) -> tuple[int, int]:
     """Return where a finding stands in a report: most severe first, else as in the table."""
     cases = findings_table()[found.code].values()
-    places = (case.place for case in cases if case.severity is found.severity)
-    return list(Severity).index(found.severity), min(places, default=0)
+    places = [case.place for case in cases if case.severity is found.severity]
+    severity = list(Severity).index(found.severity)
+    return severity, min(places, default=0)
 
 
 def finding_page(code: str) -> str:
@@ -196,16 +239,18 @@ def finding_page(code: str) -> str:
     """
     cases = findings_table()[code].values()
     kinds = {case.severity for case in cases}
-    severities = " or ".join(kind for kind in Severity if kind in kinds)
-    verdicts = " or ".join(dict.fromkeys(x.verdict for x in cases if x.verdict))
-    makes = optional(f"; can make the verdict {verdicts}", when=verdicts)
+    severities = " or ".join(filter(kinds.__contains__, Severity))
+    verdicts = dict.fromkeys(case.verdict for case in cases)
+    decides = " or ".join(filter(None, verdicts))
+    makes = optional(f"; can make the verdict {decides}", when=decides)
+    remedies = dict.fromkeys(map(_remedy, cases))
+    as_list = "\n".join(f"- {remedy}" for remedy in remedies if remedy)
     about = meanings()[code]
-    remedies = [f"- {one}" for one in dict.fromkeys(map(_remedy, cases)) if one]
     sections = {
         "What it means": f"{about.means}\n\n{about.causes}",
         "Why it matters": about.why,
         "Example": about.example,
-        "Fix": "\n\n".join(filter(None, ["\n".join(remedies), _fixes()[code]])),
+        "Fix": "\n\n".join(filter(None, [as_list, _fixes()[code]])),
         "Evidence": about.evidence,
     }
     page = f"*{severities}{makes}*"
@@ -234,13 +279,17 @@ def _remedy(case: Case) -> str:
     for fact, name in _IN_GENERAL.items():
         hint = hint.replace(fact, name)
     general = re.sub(r", such as [^.]*\{[^.]*|(?<=\))\{\w+\}", "", hint)
-    return " ".join(one for one in re.split(r"(?<=\.) ", general) if "{" not in one)
+    sentences = re.split(r"(?<=\.) ", general)
+    whole = [sentence for sentence in sentences if "{" not in sentence]
+    return " ".join(whole)
 
 
 @cache
 def _fixes() -> Mapping[str, str]:
     """Return what `fixes.md` says of each code: code to write instead, and when it applies."""
-    text = Path(__file__).with_name("fixes.md").read_text(encoding="utf-8")
-    _, *sections = re.split(r"^## ", text, flags=re.MULTILINE)
-    parts = (section.partition("\n\n") for section in sections)
-    return {code: fix.strip() for code, _, fix in parts}
+    _, *sections = re.split(r"^## ", _text_of("fixes.md"), flags=re.MULTILINE)
+    fixes = {}
+    for section in sections:
+        code, _, fix = section.partition("\n\n")
+        fixes[code] = fix.strip()
+    return fixes

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import islice
 from typing import NamedTuple
 
 from fp8verify.analysis.kinds import EXPERTS
@@ -18,7 +19,7 @@ from fp8verify.terms import Leg
 from fp8verify.text import shown_size
 from fp8verify.thresholds import SHOWN_ENTRIES
 from fp8verify.verdict.blocks import InBlocks, in_blocks
-from fp8verify.verdict.clauses import first_said, optional
+from fp8verify.verdict.clauses import optional
 from fp8verify.verdict.ledger import Cell, Layer, Ledger, Place, Program, Slot
 from fp8verify.verdict.shortfalls import Shortfalls
 from fp8verify.verdict.statements import Statements
@@ -33,9 +34,9 @@ class _Row(NamedTuple):
     low: int
     unknown: int
     precision: str
-    least: int | None
-    by: str | None
-    lacks: str | None
+    least: int | None = None
+    by: str | None = None
+    lacks: str | None = None
 
 
 def ledger_report(
@@ -51,19 +52,23 @@ def ledger_report(
     number_of = {place: number for number, place in enumerate(places)}
     rows: dict[_Row, list[int]] = defaultdict(list)
     for program in ledger.programs:
-        blocks = in_blocks((e.slot for e in program.entries), statements.blocks)
+        slots_of_program = [entry.slot for entry in program.entries]
+        blocks = in_blocks(slots_of_program, statements.blocks)
         for alike in _alike(program, lacking):
             numbers = [number_of[place] for place in alike]
             for row in _rows(program, alike[0], lacking, blocks):
                 rows[row].extend(numbers)
-    slots = {slot: n for n, slot in enumerate(dict.fromkeys(r.slot for r in rows))}
-    shown = list(rows.items())[:SHOWN_ENTRIES]
+    slots = list(dict.fromkeys(row.slot for row in rows))
+    number_of_slot = {slot: number for number, slot in enumerate(slots)}
+    entries = []
+    for row, numbers in islice(rows.items(), SHOWN_ENTRIES):
+        entries.append(_entry(row, number_of_slot[row.slot], numbers))
     names = _names_in_order(ledger, statements)
     return LedgerReport(
         executions=tuple(_execution(place, ranks) for place in places),
-        slots=tuple(_slots(list(slots), names)),
-        entries=tuple(_entry(row, slots[row.slot], numbers) for row, numbers in shown),
-        left_out=len(rows) - len(shown),
+        slots=tuple(_slots(slots, names)),
+        entries=tuple(entries),
+        left_out=len(rows) - len(entries),
     )
 
 
@@ -71,23 +76,29 @@ def _alike(program: Program, lacking: Shortfalls) -> list[list[Place]]:
     """Return the executions of a program, those that lack the same together."""
     found: dict[object, list[Place]] = defaultdict(list)
     for place in program.places:
-        cells = [Cell(*place, *key) for key in program.by_layer]
-        lacks = tuple(
-            (_lacks(cell, lacking), _launches(cell, lacking)) for cell in cells
-        )
-        found[lacks].append(place)
+        lacks = []
+        for key in program.by_layer:
+            cell = Cell(*place, *key)
+            lacks.append((_lacks(cell, lacking), _launches(cell, lacking)))
+        found[tuple(lacks)].append(place)
     return list(found.values())
 
 
 def _lacks(cell: Cell, lacking: Shortfalls) -> str | None:
-    rows = ((cell in lacking.lacks, "surely"), (cell in lacking.may_lack, "perhaps"))
-    return first_said(rows) or None
+    """Return whether a cell lacks launches, "surely" or "perhaps"."""
+    if cell in lacking.lacks:
+        return "surely"
+    if cell in lacking.may_lack:
+        return "perhaps"
+    return None
 
 
 def _launches(cell: Cell, lacking: Shortfalls) -> int:
     """Return how many launches of a cell lack, surely or else perhaps."""
     lack = lacking.lacks.get(cell) or lacking.may_lack.get(cell)
-    return round(lack.launches) if lack is not None else 0
+    if lack is None:
+        return 0
+    return round(lack.launches)
 
 
 def _rows(
@@ -107,19 +118,22 @@ def _rows(
         if blocks.is_pinned(entry.slot):
             lacks = 0
         rest[cell] -= lacks
-        by = lacking.by.get(cell)
-        is_expected = cell in lacking.expected and by is not None
-        yield _Row(
+        row = _Row(
             slot=entry.slot,
             leg=entry.leg,
             launches=ran.launches,
             low=ran.low,
             unknown=ran.unknown,
             precision=ran.precision.value,
-            least=ran.low + lacks if is_expected or lacks else None,
-            by=by.name.lower() if by is not None else None,
-            lacks=_lacks(cell, lacking) if lacks else None,
         )
+        witness = lacking.by.get(cell)
+        if witness is not None:
+            row = row._replace(by=witness.name.lower())
+            if cell in lacking.expected:
+                row = row._replace(least=ran.low)
+        if lacks:
+            row = row._replace(least=ran.low + lacks, lacks=_lacks(cell, lacking))
+        yield row
 
 
 def _entry(row: _Row, slot: int, numbers: Iterable[int]) -> LedgerEntry:
@@ -187,21 +201,23 @@ def _slots(
 
 
 def _slot(slot: Slot, blocks: int, ordered: tuple[str, ...]) -> LedgerSlot:
-    each = slot.of // blocks if blocks > 1 and slot.of % blocks == 0 else 0
+    label = _kind_of(slot.layer)
     block = None
     position = slot.number
-    if each:
-        block, position = divmod(slot.number, each)
-    what, size = _kind_of(slot.layer)
+    if blocks > 1 and slot.of >= blocks and slot.of % blocks == 0:
+        block, position = divmod(slot.number, slot.of // blocks)
+        label = f"block {block}, {label}"
     names = ordered
     named_by = optional("order", when=ordered)
+    outputs = None
+    inputs = None
     if isinstance(slot.layer, str):
         names = (slot.layer,)
         named_by = "trace"
-    where = f"block {block}, {what}" if block is not None else what
-    outputs, inputs = size or (None, None)
+    elif isinstance(slot.layer, tuple) and slot.layer != EXPERTS:
+        outputs, inputs = slot.layer
     return LedgerSlot(
-        label=" or ".join(names) or where,
+        label=" or ".join(names) or label,
         names=names,
         named_by=named_by or None,
         block=block,
@@ -211,10 +227,10 @@ def _slot(slot: Slot, blocks: int, ordered: tuple[str, ...]) -> LedgerSlot:
     )
 
 
-def _kind_of(layer: Layer) -> tuple[str, tuple[int, ...] | None]:
-    """Return how a slot of a layer is called that has no name, and outputs and inputs if known."""
+def _kind_of(layer: Layer) -> str:
+    """Return how a slot of a layer is called that has no name."""
     if layer == EXPERTS:
-        return "experts", None
+        return "experts"
     if isinstance(layer, tuple):
-        return shown_size(layer), layer
-    return "call", None
+        return shown_size(layer)
+    return "call"
