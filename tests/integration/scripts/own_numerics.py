@@ -1,4 +1,4 @@
-"""A training with a watch in the same program: own_numerics.py plain|watched|closed.
+"""A training with a watch in the same program: own_numerics.py plain|watched|closed STEPS.
 
 `closed` ends the watch when step 5 is complete, in the middle of what it measures, and says on
 standard error how many hooks on modules torch had before and after.
@@ -14,7 +14,7 @@ from torch.optim.optimizer import register_optimizer_step_post_hook
 
 import fp8verify
 
-how = sys.argv[1]
+how, steps = sys.argv[1:]
 watch = nullcontext()
 if how != "plain":
     watch = fp8verify.watch(every=8, window=1, numerics_every=10, sinks="fp8.jsonl")
@@ -37,6 +37,6 @@ def after_step(*_):
 
 
 register_optimizer_step_post_hook(after_step)  # which is called after the watch's
-sys.argv = ["numerics.py", "--steps", "33", "--clip", "0.001"]
+sys.argv = ["numerics.py", "--steps", steps, "--clip", "0.001"]
 with watch:
     runpy.run_path(str(Path(__file__).with_name("numerics.py")), run_name="__main__")
