@@ -28,9 +28,16 @@ from fp8verify.report import tables
 from fp8verify.report.comparison_page import verdict_of
 from fp8verify.report.ledger_picture import LedgerPicture, ledger_picture
 from fp8verify.report.page import BAD, TONES, Grid, Page
+from fp8verify.report.proof import range_of_times
 from fp8verify.report.tables import millis, percent
 from fp8verify.terms import Precision, Verdict, fp8_share
-from fp8verify.text import MEASURES, cut_middle, label_of_ranks, printable
+from fp8verify.text import (
+    MEASURES,
+    capital,
+    cut_middle,
+    label_of_ranks,
+    printable,
+)
 from fp8verify.verdict.findings_table import finding_page, findings_table, viewed
 
 _TIMELINES = 16
@@ -92,16 +99,15 @@ def write_notebook(page: Page) -> str:
 
 def _report_facts(report: Report, page: Page) -> dict[str, Any]:
     """Return what the page of a report shows besides its `Page`, as much as a page can hold."""
-    not_active_first = sorted(
-        report.ranks, key=lambda rank: rank.verdict is Verdict.ACTIVE
-    )
-    shown = [rank for rank in not_active_first[:_TIMELINES] if rank.timelines]
-    drawn = []
+    groups = sorted(tables.ranks_alike(report.ranks), key=_order_of_ranks)
+    drawn = [ranks for ranks in groups if ranks[0].timelines]
+    timelines = []
     hovers: list[dict[str, object]] = []
-    for rank in shown:
-        pictures = list(map(timeline, rank.timelines))
-        drawn.append((rank, pictures))
-        hovers += map(_hover, rank.timelines)
+    for ranks in drawn[:_TIMELINES]:
+        first = ranks[0]
+        pictures = list(map(timeline, first.timelines))
+        timelines.append((_caption_of_ranks(ranks), first, pictures))
+        hovers += map(_hover, first.timelines)
     grids: dict[str, Grid] = {}
     for grid in page.grids:
         grids.setdefault(grid.title, grid)  # of several ranks the first one's
@@ -116,12 +122,85 @@ def _report_facts(report: Report, page: Page) -> dict[str, Any]:
         "legs": leg_bars(report),
         "rank_bars": rank_bars(report),
         "gpu_times": gpu_bars(report),
-        "timelines": drawn,
+        "timelines": timelines,
+        "hidden_timelines": len(drawn) - len(timelines),
         "timeline_data": hovers,
         "grids": grids,
-        "ranks": not_active_first,
+        "ranks": list(map(_rank_line, groups)),
         "kernels": tables.merge_kernels(report),
     }
+
+
+def _caption_of_ranks(ranks: Sequence[RankReport]) -> str:
+    """Name ranks that ran alike, of which the first one is drawn."""
+    first = ranks[0]
+    label = label_of_group(ranks)
+    if len(ranks) == 1:
+        return f"{label}: {first.verdict.value}"
+    return f"{label}: {first.verdict.value}, {first.label} is drawn"
+
+
+class RankLine(NamedTuple):
+    """A row of the table of ranks: one rank, or several that ran alike.
+
+    Attributes:
+        label: which they are.
+        number: the first one's, for sorting; -1 if it has none.
+        verdict: of each of them.
+        layer_share: of each of them.
+        time_us: of the first one's GEMMs, for sorting.
+        millis: of their GEMMs, or from the least to the most.
+        source: their files.
+        trace: how many kernels were read, or that a file is damaged.
+    """
+
+    label: str
+    number: int
+    verdict: Verdict
+    layer_share: float | None
+    time_us: float
+    millis: str
+    source: str
+    trace: str
+
+
+def _rank_line(ranks: Sequence[RankReport]) -> RankLine:
+    first = ranks[0]
+    last = ranks[-1]
+    times = [sum(rank.gemm.time_us.values()) for rank in ranks]
+    source = first.source
+    if len(ranks) > 1:
+        source = f"{first.source} … {last.source}"
+    return RankLine(
+        label=label_of_group(ranks),
+        number=-1 if first.rank is None else first.rank,
+        verdict=first.verdict,
+        layer_share=first.layer_share,
+        time_us=times[0],
+        millis=range_of_times(times),
+        source=source,
+        trace=_state_of_traces(ranks),
+    )
+
+
+def _state_of_traces(ranks: Sequence[RankReport]) -> str:
+    """Say how many kernels each trace has, or how many of the traces are damaged."""
+    damaged = 0
+    counts = []
+    for rank in ranks:
+        health = rank.health
+        counts.append(health.kernels)
+        if health.truncated or health.skipped_events:
+            damaged += 1
+    if damaged == len(ranks):
+        return "damaged"
+    if damaged:
+        return f"{damaged} damaged"
+    least = min(counts)
+    most = max(counts)
+    if least == most:
+        return f"{least} kernels"
+    return f"{least}-{most} kernels"
 
 
 class Place(NamedTuple):
@@ -254,6 +333,7 @@ def _environment() -> Environment:
         "plain": printable,
         "name": _short,
         "prose": _prose,
+        "capital": capital,
         "explained": explained,
         "anchors": anchors,
         "tone_of_run": _tone_of_run,
@@ -340,9 +420,7 @@ def rank_bars(report: Report) -> list[Bar]:
     drawn = []
     for ranks in sorted(tables.ranks_alike(report.ranks), key=_order_of_ranks):
         first = ranks[0]
-        label = first.label
-        if len(ranks) > 1:
-            label = label_of_ranks([rank.rank or 0 for rank in ranks])
+        label = label_of_group(ranks)
         parts = _by_kind(first.gemm.time_us, label, unit)
         share = percent(first.layer_share)
         verdict = first.verdict.value
@@ -350,6 +428,13 @@ def rank_bars(report: Report) -> list[Bar]:
             Bar(label, parts, f"{verdict}, {share} of layers' GEMM time in FP8")
         )
     return drawn
+
+
+def label_of_group(ranks: Sequence[RankReport]) -> str:
+    """Name one rank, or several: "ranks 0-6"."""
+    if len(ranks) == 1:
+        return ranks[0].label
+    return label_of_ranks([rank.rank or 0 for rank in ranks])
 
 
 def _order_of_ranks(ranks: Sequence[RankReport]) -> tuple[bool, str, str]:

@@ -83,6 +83,7 @@ class LedgerPicture(NamedTuple):
         rows: the layers in the order of the forward pass.
         left_out: lines that count what is not drawn.
         kinds: the kinds of cells that occur, for the legend.
+        marks: the marks that occur on cells, for the legend.
     """
 
     legs: tuple[str, ...]
@@ -91,6 +92,7 @@ class LedgerPicture(NamedTuple):
     rows: tuple[Row, ...]
     left_out: tuple[str, ...]
     kinds: tuple[str, ...]
+    marks: tuple[str, ...]
 
 
 class _Column(NamedTuple):
@@ -209,6 +211,7 @@ def ledger_picture(
         rows=tuple(rows),
         left_out=tuple(_left_out(ledger, hidden_rows, hidden_columns)),
         kinds=tuple(_kinds(rows)),
+        marks=tuple(_marks(rows)),
     )
 
 
@@ -219,6 +222,15 @@ def _kinds(rows: Iterable[Row]) -> set[str]:
         for panel in row.panels:
             kinds.update(cell.kind for cell in panel)
     return kinds - {MISSING}
+
+
+def _marks(rows: Iterable[Row]) -> list[str]:
+    """Return the marks that the legend explains, the surest first."""
+    marks: set[str] = set()
+    for row in rows:
+        for panel in row.panels:
+            marks.update(cell.mark for cell in panel)
+    return sorted(marks - {""}, reverse=True)
 
 
 # ---- rows and columns that are alike are drawn once

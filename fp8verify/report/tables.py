@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 
 from msgspec.structs import replace
 
@@ -191,31 +191,54 @@ def _of_rank(report: Report, rank: RankReport) -> list[str]:
 
 
 def _by_size(layers: LayersReport, notes: list[str]) -> Grid:
-    legs = [leg.value for leg in LEGS]
-    headings = (
-        *(*legs, "of FLOPs", "<configured"),
-        *("<outputs x inputs", "<layer"),
-    )
-    rows = [tuple(_cells_of_size(row)) for row in layers.rows]
+    """Lay out layers by the sizes of their weights, without the columns that would be empty.
+
+    What modules are configured for is a column where some are for FP8; that none is, the source
+    line of the model says better: Transformer Engine's are only inside their autocast.
+    """
+    is_named = any(row.names for row in layers.rows)
+    has_converted = any(row.converted for row in layers.rows)
+    headings = [leg.value for leg in LEGS]
+    headings.append("of FLOPs")
+    if has_converted:
+        headings.append("<configured")
+    headings.append("<outputs x inputs")
+    if is_named:
+        headings.append("<layer")
+    rows = []
+    for row in layers.rows:
+        cells = _legs_of_size(row)
+        cells.append(percent(row.share_of_flops))
+        if has_converted:
+            cells.append(_configured(row))
+        cells.append(shown_size((row.n, row.k)))
+        if is_named:
+            cells.append(", ".join(row.names) or "-")
+        rows.append(tuple(cells))
     if layers.note:
         notes = [*notes, layers.note]
     return Grid(
         "Layers",
-        headings,
+        tuple(headings),
         rows,
-        stretch=True,
+        stretch=is_named,
         above="; ".join(notes),
     )
 
 
-def _cells_of_size(row: LayerRow) -> Iterator[str]:
+def _legs_of_size(row: LayerRow) -> list[str]:
+    counts = []
     for leg in LEGS:
         low = row.in_fp8.get(leg.value, 0)
-        yield _of_all(low, row.observed.get(leg.value, 0))
-    yield percent(row.share_of_flops)
-    yield f"{row.converted} of {row.modules} for FP8" if row.modules else "-"
-    yield shown_size((row.n, row.k))
-    yield ", ".join(row.names) or "-"
+        ran = row.observed.get(leg.value, 0)
+        counts.append(_of_all(low, ran))
+    return counts
+
+
+def _configured(row: LayerRow) -> str:
+    if not row.modules:
+        return "-"
+    return f"{row.converted} of {row.modules} for FP8"
 
 
 def _of_all(low: int, ran: int) -> str:
