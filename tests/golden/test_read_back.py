@@ -23,6 +23,7 @@ from fp8verify.errors import InputError
 from fp8verify.logs.claims import read_claims
 from fp8verify.logs.failures import causes, failure_notes, last_error
 from fp8verify.logs.losses import read_losses
+from fp8verify.logs.signs import read_signs
 from fp8verify.logs.statements import LogReading, phase_at
 from fp8verify.terms import OpContext
 from fp8verify.trace import Trace, find_traces, read_open_trace, read_trace
@@ -204,6 +205,8 @@ def of_log(path: Path) -> Iterator[str]:
     yield from (
         f"losses: {stated(series)}" for series in (read_losses([path]),) if series
     )
+    for sign in read_signs([path]).broken:
+        yield f"lost: line {sign.line}, {sign.place or 'no step'}: {sign.text}"
     lines = path.read_text(encoding="utf-8").splitlines(keepends=True)
     for cause in causes(lines, alone=True):
         certain = "certain" if cause.is_certain else "not certain"
