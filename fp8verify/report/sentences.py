@@ -19,7 +19,6 @@ from fp8verify.model.verdict import Finding
 from fp8verify.report.page import FAIR, GOOD, Note
 from fp8verify.report.tables import figure, millis
 from fp8verify.terms import (
-    BACKWARD_LEGS,
     Hint,
     Leg,
     Precision,
@@ -509,10 +508,7 @@ def _held_back(
 
 def _training(ranks: Sequence[RankReport]) -> Sequence[RankReport]:
     """Return the ranks that train, all if none does."""
-    training = []
-    for rank in ranks:
-        if any(row.leg in BACKWARD_LEGS for row in rank.legs):
-            training.append(rank)
+    training = [rank for rank in ranks if rank.may_train]
     return training or ranks
 
 

@@ -13,7 +13,7 @@ from typing import Final
 
 from fp8verify.analysis.bf16_times import shape_of
 from fp8verify.analysis.rank import RankEvidence
-from fp8verify.terms import LEGS, Leg, Precision
+from fp8verify.terms import LEGS, VAGUE_LEGS, Leg, Precision
 from fp8verify.thresholds import FP8_SIDE, FUSED_CASTS, HALF, LOST
 
 # What TorchInductor calls the kernels that it generates.
@@ -93,9 +93,10 @@ def those_that_hold(found: Mapping[Fact, bool]) -> frozenset[str]:
 
 def recomputes(rank: RankEvidence) -> bool:
     """Whether a forward pass is computed again, by its GEMMs or casts."""
-    tax = rank.gain.tax
     legs = {row.leg for row in rank.trace.gemms}
-    legs.update(row.leg for row in (() if tax is None else tax.rows))
+    tax = rank.gain.tax
+    if tax is not None:
+        legs.update(row.leg for row in tax.rows)
     return Leg.RECOMPUTE in legs
 
 
@@ -120,8 +121,8 @@ def _has_frozen_base(rank: RankEvidence) -> bool:
             forward.update(shape.layer_sizes(row.leg))
         if shape is not None and row.leg is Leg.WGRAD:
             trained.update(shape.layer_sizes(row.leg))
-    is_certain = Leg.DGRAD in legs and not legs & {Leg.BACKWARD, Leg.UNKNOWN}
-    return bool(forward) and is_certain and not forward & trained
+    is_certain = Leg.DGRAD in legs and legs.isdisjoint(VAGUE_LEGS)
+    return bool(forward) and is_certain and forward.isdisjoint(trained)
 
 
 def _low_sizes(rank: RankEvidence) -> set[tuple[int, ...]]:

@@ -148,11 +148,10 @@ def write_baseline(report: Report, path: Path) -> None:
     Raises:
         UsageError: the file cannot be written.
     """
-    text = (
-        msgspec.json.format(msgspec.json.encode(baseline_of(report)), indent=2) + b"\n"
-    )
+    compact = msgspec.json.encode(baseline_of(report))
+    text = msgspec.json.format(compact, indent=2)
     with writing("the baseline", path):
-        path.write_bytes(text)
+        path.write_bytes(text + b"\n")
 
 
 def gated(
@@ -253,15 +252,7 @@ def regressions(
         why = "no GEMM ran, so there is no FP8 share to compare with it"
         yield finding("baseline-not-comparable", why=why)
         return
-    for what, was in baseline.shares.items():
-        share = now.shares.get(what)
-        if was is not None and share is not None:
-            points = f"{100 * (was - share):.1f} points"
-            yield from told(
-                "regression",
-                when=share < was - tolerance - _ROUNDING,
-                what=f"{what} fell from {was:.1%} to {share:.1%} ({points})",
-            )
+    yield from _lower_shares(baseline.shares, now.shares, tolerance)
     if baseline.gpu == now.gpu:  # another GPU has other kernels
         yield from changes(baseline.libraries, now.libraries)
     if baseline.layers and not now.layers:
@@ -269,6 +260,24 @@ def regressions(
         yield finding("baseline-not-comparable", why=why)
         return
     yield from _lost_layers(baseline.layers, now.layers)
+
+
+def _lower_shares(
+    before: Mapping[str, float | None],
+    now: Mapping[str, float | None],
+    tolerance: float,
+) -> Iterator[Finding]:
+    """Yield the shares that fell by more than the tolerance, of those that both runs have."""
+    for what, was in before.items():
+        share = now.get(what)
+        if was is None or share is None:
+            continue
+        points = f"{100 * (was - share):.1f} points"
+        yield from told(
+            "regression",
+            when=share < was - tolerance - _ROUNDING,
+            what=f"{what} fell from {was:.1%} to {share:.1%} ({points})",
+        )
 
 
 def _lost_layers(
@@ -279,7 +288,7 @@ def _lost_layers(
     is_fp8 = _in_fp8(now)
     lost = [name for name in was_fp8 if name not in is_fp8]
     has_fewer = len(is_fp8) < len(was_fp8)
-    are_there = any(name in now for name in lost)
+    are_there = not now.keys().isdisjoint(lost)
     counts = f"{len(was_fp8)} layers were in FP8, now {len(is_fp8)} are"
     yield from told(
         "regression",
@@ -340,9 +349,13 @@ def assert_gemm_precision(
     __tracebackhide__ = True
     names = [precision] if isinstance(precision, str) else list(precision)
     _check_words("precision", names, Precision)
-    _check_words("leg", [leg] if leg is not None else [], Leg)
+    what = "GEMM"
+    if leg is not None:
+        _check_words("leg", [leg], Leg)
+        what = f"{leg} {what}"
+    if op is not None:
+        what = f"{what} of {op}"
     wanted = set(map(Precision, names))
-    what = " ".join(filter(None, [leg, "GEMM", op and f"of {op}"]))
     rows = []
     for rank in report.ranks:
         for row in rank.kernels:
@@ -408,7 +421,7 @@ def _message(report: Report, min_share: float) -> Iterator[str]:
     yield f"FP8 is {report.verdict.value}: {report.reason}"
     ran = "no GEMM ran"
     if lowest is not None:
-        where = "" if alone else f" on {lowest.label}, which has least,"
+        where = optional(f" on {lowest.label}, which has least,", when=not alone)
         ran = f"{lowest.layer_share or 0.0:.1%} of GEMM time{where} ran in FP8"
     yield f"share: {ran}, {min_share:.1%} required"
     for shown in report.findings:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 import msgspec
 
@@ -68,11 +68,15 @@ def origins_of(report: Report) -> tuple[GemmOrigin, ...]:
     """Return what ran the low-precision GEMMs of a run's layers, by leg, size and format."""
     rows: dict[Key, list[KernelRow]] = defaultdict(list)
     for rank in report.ranks:
-        for row in rank.kernels:
-            if row.role.is_gemm and row.precision.is_low and row.leg not in _OTHER_LEGS:
-                rows[_key_of(row)].append(row)
-    found = [_origin(key, alike) for key, alike in sorted(rows.items())]
-    return tuple(found[:MAX_ORIGINS])
+        for row in filter(_is_low_gemm_of_layer, rank.kernels):
+            rows[_key_of(row)].append(row)
+    keys = sorted(rows)[:MAX_ORIGINS]
+    return tuple(_origin(key, rows[key]) for key in keys)
+
+
+def _is_low_gemm_of_layer(row: KernelRow) -> bool:
+    is_low_gemm = row.role.is_gemm and row.precision.is_low
+    return is_low_gemm and row.leg not in _OTHER_LEGS
 
 
 def _key_of(row: KernelRow) -> Key:
@@ -86,16 +90,23 @@ def _key_of(row: KernelRow) -> Key:
 
 def _origin(key: Key, rows: Iterable[KernelRow]) -> GemmOrigin:
     leg, size, precision = key
-    alike = list(rows)
-    # A kernel that adds up the parts of a GEMM has no FLOPs of its own, and is no launch of it.
-    launches = sum(row.kernels for row in alike if row.tflops is not None)
-    time_us = sum(row.time_us for row in alike)
+    launches = 0
+    time_us = 0.0
+    libraries = set()
+    names = []
+    for row in rows:
+        libraries.add(row.library)
+        names.append(row.name)
+        time_us += row.time_us
+        # A kernel that adds up the parts of a GEMM has no FLOPs of its own, and is no launch of it.
+        if row.tflops is not None:
+            launches += row.kernels
     return GemmOrigin(
         leg=leg,
         size=size,
         precision=precision,
-        libraries=tuple(sorted({row.library for row in alike})),
-        generation=_newest(row.name for row in alike),
+        libraries=tuple(sorted(libraries)),
+        generation=_newest(names),
         us=round(time_us / launches, 3) if size and launches else 0.0,
     )
 
@@ -114,33 +125,48 @@ def changes(
     before: Iterable[GemmOrigin], now: Iterable[GemmOrigin]
 ) -> Iterator[Finding]:
     """Yield a finding for each library that GEMMs of the same format left for another one."""
-    told: dict[tuple[str, str, str, bool], list[str]] = defaultdict(list)
+    changed: dict[_Change, list[str]] = defaultdict(list)
     for was, is_now in _pairs(tuple(before), tuple(now)):
+        is_older = _is_older(was, is_now)
         longer = is_now.us / was.us if was.us and is_now.us else 0.0
-        is_worse = longer >= SLOWER_KERNEL or _is_older(was, is_now)
-        is_faster = 0.0 < longer <= 1 / SLOWER_KERNEL and not _is_older(was, is_now)
+        is_faster = 0.0 < longer <= 1 / SLOWER_KERNEL and not is_older
         if is_faster or not _is_another(was, is_now):
             continue
+        change = _Change(
+            precision=is_now.precision,
+            was=str(was),
+            now=str(is_now),
+            is_worse=is_older or longer >= SLOWER_KERNEL,
+        )
         where = f"{is_now.leg} {is_now.size}".rstrip()
         if longer:
             where += f" ({longer:.1f} times as long)"
-        told[is_now.precision, str(was), str(is_now), is_worse].append(where)
+        changed[change].append(where)
     # The worse ones first: the first finding gives the exit code's reason.
-    in_order = sorted(told.items(), key=lambda row: not row[0][3])
-    for (precision, was_text, now_text, is_worse), places in in_order:
+    for change in sorted(changed, key=lambda one: not one.is_worse):
         yield finding(
             "library-changed",
-            optional("as-fast", when=not is_worse),
-            format=precision,
-            was=was_text,
-            now=now_text,
-            where=abridged(places, _SHOWN),
+            optional("as-fast", when=not change.is_worse),
+            format=change.precision,
+            was=change.was,
+            now=change.now,
+            where=abridged(changed[change], _SHOWN),
         )
+
+
+class _Change(NamedTuple):
+    """Another library for GEMMs of a format, and whether it is older or slower."""
+
+    precision: str
+    was: str
+    now: str
+    is_worse: bool
 
 
 def _is_another(was: GemmOrigin, now: GemmOrigin) -> bool:
     """Whether a kernel ran that is of another library, or of an older generation."""
-    return bool(set(now.libraries) - set(was.libraries)) or _is_older(was, now)
+    is_new = not set(now.libraries) <= set(was.libraries)
+    return is_new or _is_older(was, now)
 
 
 def _is_older(was: GemmOrigin, now: GemmOrigin) -> bool:

@@ -190,14 +190,10 @@ _TE_FUNCTIONS = frozenset(
 
 def main_high(rows: Iterable[GemmRow]) -> str:
     """Name the class of high precision in which most of the time of some GEMMs went."""
-    high = gemm_totals(high_of(rows)).rows
-    return first_that_holds(
-        (
-            (row.precision != Precision.UNKNOWN.value, row.precision.upper())
-            for row in high
-        ),
-        "high precision",
-    )
+    for row in gemm_totals(high_of(rows)).rows:
+        if row.precision != Precision.UNKNOWN.value:
+            return row.precision.upper()
+    return "high precision"
 
 
 def ran_high(rank: RankEvidence) -> str:
@@ -291,9 +287,8 @@ def _causes_of_no_conversion(
 
 def _shared_reason(rank: RankEvidence) -> str:
     """Return the reason that the list gives for all linear layers, nothing if there are several."""
-    reasons = {module.reason for module in rank.linears}
-    reason = reasons.pop()
-    return optional(f", because {reason}", when=reason and not reasons)
+    reason, *others = {module.reason for module in rank.linears}
+    return optional(f", because {reason}", when=reason and not others)
 
 
 def _class_that_is_no_linear(rank: RankEvidence) -> tuple[str, str]:
@@ -308,8 +303,10 @@ def _class_that_is_no_linear(rank: RankEvidence) -> tuple[str, str]:
         call.startswith("torchao.") for call in rank.recorded.meta.api_calls
     )
     is_most = 2 * count > len(rank.linears)
+    those = str(count)
+    if count == len(rank.linears):
+        those = "they"
     is_other = is_torchao and is_most and name != "Linear"
-    those = optional("they", when=count == len(rank.linears)) or str(count)
     return optional(name, when=is_other), f"{those} are"
 
 

@@ -32,7 +32,6 @@ from fp8verify.verdict.selection import (
     of_one_rank,
     places_of,
 )
-from fp8verify.verdict.shortfalls import Lack
 
 # No weight has as many values; a module list may say anything.
 _NO_WEIGHT: Final = 1 << 48
@@ -106,9 +105,7 @@ class Doubts:
         """Whether a leg that training runs has no GEMM, and nothing says why."""
         rank = self._ranks[place]
         ledger = self._ledger
-        vague: tuple[Leg, ...] = VAGUE_LEGS
-        if leg is Leg.FPROP:
-            vague = (Leg.UNKNOWN,)
+        vague = (Leg.UNKNOWN,) if leg is Leg.FPROP else VAGUE_LEGS
         if ledger.of_rank(place, leg, *vague) or self._requested.leaves_high(leg):
             return False
         if leg is Leg.DGRAD:
@@ -145,26 +142,29 @@ class Doubts:
         What surely lacks is told as such.
         """
         lacking = self._parts.lacking
-        perhaps = [
-            cell for cell in self._ledger.of_rank(place) if cell not in lacking.lacks
-        ]
-        stated = [cell for cell in perhaps if _is_stated(lacking.may_lack.get(cell))]
+        stated = []
+        for cell in self._ledger.of_rank(place):
+            may_lack = lacking.may_lack.get(cell)
+            is_stated = may_lack is not None and may_lack.is_stated
+            if is_stated and cell not in lacking.lacks:
+                stated.append(cell)
         if stated:
             yield replace(self._perhaps(place, stated), verdict=None)
 
     def _perhaps(self, place: int, cells: Sequence[Cell]) -> Finding:
         """Say which legs perhaps lack, of GEMMs of unknown precision or of unknown layers."""
         ran = self._ledger.total(cells)
-        legs = legs_in(cells)
-        names = [leg.value for leg in Leg if leg in legs]
+        names = [leg.value for leg in Leg if leg in legs_in(cells)]
         if ran.unknown:
             what = "are of unknown precision"
             count = round(ran.unknown)
             total = round(ran.launches)
         else:
             what = f"ran in {main_high(self._ranks[place].trace.trained)}"
-            may_lack = self._parts.lacking.may_lack
-            count = max(1, round(sum(may_lack[cell].launches for cell in cells)))
+            launches = 0.0
+            for cell in cells:
+                launches += self._parts.lacking.may_lack[cell].launches
+            count = max(1, round(launches))
             total = round(ran.low) + count
         return finding(
             "leg-unknown",
@@ -177,9 +177,11 @@ class Doubts:
 
     def _is_elsewhere(self, cells: Sequence[Cell]) -> bool:
         """Whether gradients that layers lack may be GEMMs of no known leg and no known layer."""
-        forward = layers_of(cell for cell in cells if cell.leg is Leg.FPROP)
-        vague = [cell for cell in cells if cell.leg in VAGUE_LEGS]
-        loose = [cell for cell in vague if cell.layer not in forward]
+        forward = layers_of([cell for cell in cells if cell.leg is Leg.FPROP])
+        loose = []
+        for cell in cells:
+            if cell.leg in VAGUE_LEGS and cell.layer not in forward:
+                loose.append(cell)
         missing = self._missing_gradients(cells, limits.FIRST_LAYERS)
         ran = self._ledger.total(loose)
         high = ran.work * ran.high / (ran.launches or 1)
@@ -239,18 +241,15 @@ class Doubts:
             if not ran.low:
                 continue
             by_leg = by_value(of_layer, ["leg"])
-            calls = {}
+            launches = {}
             for leg in (*LEGS, Leg.BACKWARD):
-                calls[leg] = self._ledger.total(by_leg[leg,]).launches
-            whole = max(calls[leg] for leg in LEGS)
-            dgrad = whole - calls[Leg.DGRAD] - executions * first_layers
-            gone = max(0, dgrad) + whole - calls[Leg.WGRAD] - calls[Leg.BACKWARD]
+                launches[leg] = self._ledger.total(by_leg[leg,]).launches
+            whole = max(map(launches.__getitem__, LEGS))
+            dgrad = whole - launches[Leg.DGRAD] - executions * first_layers
+            wgrad = whole - launches[Leg.WGRAD]
+            gone = max(0, dgrad) + wgrad - launches[Leg.BACKWARD]
             missing += max(0, gone) * ran.work / ran.launches
         return missing
-
-
-def _is_stated(lack: Lack | None) -> bool:
-    return lack is not None and lack.is_stated
 
 
 def _outside_of_operators(rank: RankEvidence) -> Finding | None:

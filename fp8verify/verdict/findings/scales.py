@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from itertools import chain, islice, pairwise
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from fp8verify import thresholds as limits
 from fp8verify.analysis import recorded
@@ -36,9 +36,9 @@ from fp8verify.verdict.findings_table import finding, told
 
 def kept_scales_off(rank: RankEvidence, _: Requested) -> Iterator[Finding]:
     """Scales that do not follow their amax, that clip it, or that it jumps away from."""
-    rules = list(_RULES)
+    rules = _RULES
     if _are_clipped(rank):  # then the finding on the tensor says so
-        rules = [rule for rule in _RULES if rule.code != "saturates"]
+        rules = tuple(rule for rule in _RULES if rule.code != "saturates")
     seen = [(0, scale, scale.slot) for scale in recorded.kept_scales(rank)]
     yield from by_rules(rules, seen)
 
@@ -86,14 +86,16 @@ def _clipped(kept: Kept) -> float:
 def _octaves(kept: Kept) -> float:
     """Return how far an amax swings to and fro; a steady rise or fall is no swing."""
     known = [math.log2(value) for value in kept.slot.amax if value]
-    steps = [after - before for before, after in pairwise(known)]
-    turns = sum(a * b < 0 for a, b in pairwise(steps))
-    if not kept.is_usable or len(known) < limits.LEAST_POINTS or 2 * turns < len(steps):
+    if not kept.is_usable or len(known) < limits.LEAST_POINTS:
+        return 0.0
+    changes = [after - before for before, after in pairwise(known)]
+    turns = sum(before * after < 0 for before, after in pairwise(changes))
+    if 2 * turns < len(changes):
         return 0.0
     return max(known) - min(known)
 
 
-_RULES = (
+_RULES: Final[tuple[Rule, ...]] = (
     Rule("scale-stuck", lambda kept: kept.scale, 0.0, _is_stuck),
     Rule(
         "saturates",
@@ -164,10 +166,11 @@ def growing_amax(rank: RankEvidence, _: Requested) -> Iterator[Finding]:
 def _growth(rows: Sequence[TensorRecord]) -> float:
     """Return how many times the first amax the last one is, 0 unless nearly every step rises."""
     values = [row.amax for row in rows if row.amax is not None]
+    if len(values) < limits.LEAST_POINTS or not values[0]:
+        return 0.0
     steps = len(values) - 1
-    up = sum(after >= before for before, after in pairwise(values))
-    is_long = len(values) >= limits.LEAST_POINTS
-    if not is_long or up < limits.RISING * steps or not values[0]:
+    rises = sum(after >= before for before, after in pairwise(values))
+    if rises < limits.RISING * steps:
         return 0.0
     return values[-1] / values[0]
 
@@ -231,13 +234,16 @@ def _sharing(kept: Kept, rank: int) -> Iterator[tuple[int, ...]]:
     """Yield each group of ranks in which a scale is to be the same."""
     groups = kept.window.groups
     slot = kept.slot
-    wanted = [slot.group] if kept.recipe.reduces_amax else []
+    wanted = []
+    if kept.recipe.reduces_amax:
+        wanted.append(slot.group)
     if slot.tensor == "input":  # ranks that share a layer see parts of one input
         wanted.append(slot.tensor_parallel)
-    for place in wanted:
-        group = groups[place] if 0 <= place < len(groups) else ()
-        if rank in group and len(group) > 1:
-            yield group
+    for index in wanted:
+        if 0 <= index < len(groups):
+            group = groups[index]
+            if rank in group and len(group) > 1:
+                yield group
 
 
 # ---- the loss
