@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from math import prod
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, TypeAlias
 
 from fp8verify.analysis.gemms import GemmRow
 from fp8verify.analysis.kinds import GemmShape, Kind
@@ -24,6 +24,7 @@ from fp8verify.thresholds import (
 )
 
 SIXTEEN_BIT: Final = (Precision.BF16, Precision.FP16)
+_Sides: TypeAlias = "tuple[int, ...]"
 _NO_SIZES: Final = "the sizes of GEMMs were not recorded"
 _NO_RATES: Final = "no rates of BF16 GEMMs are known for {}"
 
@@ -124,13 +125,21 @@ def shape_of(row: GemmRow) -> GemmShape | None:
     if row.shape is not None or len(row.kind.op.dims) < 3:
         return row.shape
     a, b, *others = row.kind.op.dims
-    if len(a) < 2 or len(b) != 2 or a[-1] not in b:
+    if len(a) < 2 or len(b) != 2:
         return None
-    k = a[-1]
+    *rows, k = a
+    if k not in b:
+        return None
     n = b[0] if b[1] == k else b[1]
-    if (*a[:-1], n) not in {tuple(dims) for dims in others}:
+    output = (*rows, n)
+    if output not in map(tuple, others):
         return None
-    return GemmShape(1, prod(a[:-1]), n, k)
+    return GemmShape(
+        batch=1,
+        m=prod(rows),
+        n=n,
+        k=k,
+    )
 
 
 class Bf16Times:
@@ -153,11 +162,15 @@ class Bf16Times:
         """
         self.table = table
         self._largest_gradient = largest_gradient
-        self._same: dict[tuple[int, ...], SizeTotal] = {}
-        self._turned: dict[tuple[int, ...], SizeTotal] = {}
-        for total in (*_timed(beside), *_timed(rows)):  # the last ones count
-            self._same[_up_to_transposition(total.shape)] = total
-            self._turned[_in_any_order(total.shape)] = total
+        self._same: dict[_Sides, SizeTotal] = {}
+        self._turned: dict[_Sides, SizeTotal] = {}
+        totals = _timed(beside)
+        totals += _timed(rows)  # the last ones count
+        for total in totals:
+            same = _up_to_transposition(total.shape)
+            turned = _in_any_order(total.shape)
+            self._same[same] = total
+            self._turned[turned] = total
 
     def time_ns(self, shape: GemmShape) -> float | None:
         """Return what one product takes; None if nothing tells."""
@@ -167,7 +180,9 @@ class Bf16Times:
         turned = self._turned.get(_in_any_order(shape))
         if turned is not None and min(shape[1:]) >= LEAST_TURNED:
             return turned.time_ns / turned.calls
-        return None if self.table is None else self.table.time_ns(shape)
+        if self.table is None:
+            return None
+        return self.table.time_ns(shape)
 
     def saving(self, low: Iterable[GemmRow], gpu: str | None) -> Saving:
         """Return what GEMMs in low precision saved."""
@@ -199,8 +214,12 @@ class Bf16Times:
             # Another process on the GPU, or its clocks, make a kernel slow here and there.
             is_measured = min(total.shape[1:]) >= LEAST_MEASURED
             if is_measured and total.best_ns > SLOW_GEMM * each:
-                rate = total.shape.flops / each / 1000
-                slow.append(Slow(total, rate, total.time_ns - in_bf16))
+                slower = Slow(
+                    total=total,
+                    bf16_tflops=total.shape.flops / each / 1000,
+                    lost_ns=total.time_ns - in_bf16,
+                )
+                slow.append(slower)
         slow.sort(key=lambda one: -one.lost_ns)
         if unknown > NEGLIGIBLE * every:
             why = _NO_RATES.format(gpu or "this GPU")
@@ -212,10 +231,14 @@ class Bf16Times:
 
         A function of a library may compute it all the same. A layer in BF16 does not.
         """
-        shape = shape_of(row)
-        if row.leg is not Leg.WGRAD or shape is None or self._largest_gradient is None:
+        largest = self._largest_gradient
+        if row.leg is not Leg.WGRAD or largest is None:
             return False
-        return shape.m * shape.n > self._largest_gradient
+        shape = shape_of(row)
+        if shape is None:
+            return False
+        weight = shape.m * shape.n
+        return weight > largest
 
 
 def _timed(rows: Iterable[GemmRow]) -> list[SizeTotal]:
@@ -227,9 +250,11 @@ def _timed(rows: Iterable[GemmRow]) -> list[SizeTotal]:
     return [total for total in by_size(high) if total.time_ns]
 
 
-def _up_to_transposition(shape: GemmShape) -> tuple[int, ...]:
-    return (shape.batch, *sorted((shape.m, shape.n)), shape.k)
+def _up_to_transposition(shape: GemmShape) -> _Sides:
+    sides = sorted((shape.m, shape.n))
+    return (shape.batch, *sides, shape.k)
 
 
-def _in_any_order(shape: GemmShape) -> tuple[int, ...]:
-    return (shape.batch, *sorted(shape[1:]))
+def _in_any_order(shape: GemmShape) -> _Sides:
+    sides = sorted(shape[1:])
+    return (shape.batch, *sides)

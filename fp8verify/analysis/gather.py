@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from functools import cached_property, reduce
 from itertools import compress
 from operator import add, or_
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar
 
 from msgspec.structs import asdict, replace
 
@@ -17,7 +17,13 @@ from fp8verify.analysis.calls import Execution, executions_of
 from fp8verify.analysis.code_report import code_report, joined_reports
 from fp8verify.analysis.code_word import words_on_kernels
 from fp8verify.analysis.gemms import GemmRow, classify_kernels, gemm_rows, label_gemms
-from fp8verify.analysis.kinds import Gemm, GemmShape, Kind, Kinds, KindTotal
+from fp8verify.analysis.kinds import (
+    Gemm,
+    GemmShape,
+    Kind,
+    Kinds,
+    KindTotal,
+)
 from fp8verify.analysis.layers import NamedLayers, name_casts
 from fp8verify.analysis.library_log import remark, settle_by_library
 from fp8verify.analysis.pairing import nodes_of
@@ -112,18 +118,17 @@ class TraceEvidence(  # type: ignore[misc]  # msgspec lets a frozen class extend
     @cached_property
     def trained(self) -> list[GemmRow]:
         """The GEMMs of layers that train, by which a run is judged."""
-        return [
-            row for row in self.gemms if row.trained and row.leg is not Leg.ATTENTION
-        ]
+        return [row for row in self._of_layers if row.trained]
 
     @cached_property
     def untrained(self) -> list[GemmRow]:
         """The GEMMs of layers that only run forward, or without evidence that they train."""
-        return [
-            row
-            for row in self.gemms
-            if not row.trained and row.leg is not Leg.ATTENTION
-        ]
+        return [row for row in self._of_layers if not row.trained]
+
+    @property
+    def _of_layers(self) -> list[GemmRow]:
+        """The GEMMs of layers."""
+        return [row for row in self.gemms if row.leg is not Leg.ATTENTION]
 
     @property
     def unexplained(self) -> list[GemmRow]:
@@ -138,11 +143,10 @@ class TraceEvidence(  # type: ignore[misc]  # msgspec lets a frozen class extend
     @cached_property
     def named(self) -> NamedLayers | None:
         """The layers by name, if they have names."""
-        rows = []
-        for row in self.gemms:
-            if row.leg is not Leg.ATTENTION and row.layer is not None:
-                rows.append(row)
-        return NamedLayers(rows, self.casts) if rows else self.naming
+        rows = [row for row in self._of_layers if row.layer is not None]
+        if not rows:
+            return self.naming
+        return NamedLayers(rows, self.casts)
 
 
 def gather(
@@ -179,7 +183,13 @@ def gather(
         begin = min(trace.kernels.start_ns)
         bounds = (begin, begin + measured.span)
         if not trace.in_flops:
-            buckets = (timeline.bucket_times(trace, kinds, steps, measured.span),)
+            times = timeline.bucket_times(
+                trace,
+                kinds,
+                steps,
+                measured.span,
+            )
+            buckets = (times,)
     began_ns = None
     if trace.base_ns and bounds is not None:
         began_ns = trace.base_ns + bounds[0]
@@ -251,9 +261,11 @@ def _fed_gemms(
 
 def _seen_nodes(trace: Trace) -> int:
     """Count the calls of autograd nodes of GEMMs that the source lists without kernels."""
-    return sum(
-        trace.seen[name] for name in filter(purpose.is_node_of_gemms, trace.seen)
-    )
+    calls = 0
+    for name, count in trace.seen.items():
+        if purpose.is_node_of_gemms(name):
+            calls += count
+    return calls
 
 
 def _remarks(
@@ -261,8 +273,10 @@ def _remarks(
     library_log: LibraryLogReport | None,
     compiled: CacheContents,
 ) -> tuple[str, ...]:
-    of_log = [] if library_log is None else [remark(library_log)]
-    return (*trace.remarks, *of_log, *compiled.notes)
+    remarks = [*trace.remarks]
+    if library_log is not None:
+        remarks.append(remark(library_log))
+    return (*remarks, *compiled.notes)
 
 
 def merge_windows(parts: Sequence[TraceEvidence]) -> TraceEvidence:
@@ -276,20 +290,23 @@ def merge_windows(parts: Sequence[TraceEvidence]) -> TraceEvidence:
     health = Health()
     for part in parts:
         health.add(part.health)
-    library_logs = [part.library_log for part in parts if part.library_log]
+    library_logs = []
     remarks: dict[str, None] = {}
     for part in parts:
         remarks.update(dict.fromkeys(part.remarks))
+        if part.library_log is not None:
+            library_logs.append(part.library_log)
     facts = {}
     for name in _FACTS:
         facts[name] = any(getattr(part, name) for part in parts)
     sums = {}
     numbered = _numbered(parts)
     for name in _SUMS:
-        sums[name] = reduce(add, (getattr(part, name) for part in numbered))
+        values = (getattr(part, name) for part in numbered)
+        sums[name] = reduce(add, values)
     return replace(
         parts[0],
-        largest_gradient=_largest([part.largest_gradient for part in parts]),
+        largest_gradient=_largest(part.largest_gradient for part in parts),
         source=", ".join(part.source for part in parts),
         health=health,
         bounds=_joined_bounds(parts),
@@ -311,18 +328,17 @@ def _numbered(parts: Sequence[TraceEvidence]) -> list[TraceEvidence]:
     micro_batches = 0
     for part in parts:
         gemms = _moved(part.gemms, steps, micro_batches)
-        numbered.append(
-            replace(
-                part,
-                gemms=gemms,
-                optimizer=_moved(part.optimizer, steps, micro_batches),
-                executions=_moved(part.executions, steps, micro_batches),
-            )
+        moved = replace(
+            part,
+            gemms=gemms,
+            optimizer=_moved(part.optimizer, steps, micro_batches),
+            executions=_moved(part.executions, steps, micro_batches),
         )
+        numbered.append(moved)
         steps += len(part.steps)
-        micro_batches = max(
-            (row.micro_batch + 1 for row in gemms), default=micro_batches
-        )
+        if gemms:
+            last = max(row.micro_batch for row in gemms)
+            micro_batches = last + 1
     return numbered
 
 
@@ -335,9 +351,11 @@ def _moved(
     moved = []
     for row in rows:
         if row.step >= 0:
-            moved.append(row._replace(step=row.step + steps))
+            step = row.step + steps
+            moved.append(row._replace(step=step))
         else:
-            moved.append(row._replace(micro_batch=row.micro_batch + micro_batches))
+            micro_batch = row.micro_batch + micro_batches
+            moved.append(row._replace(micro_batch=micro_batch))
     return moved
 
 
@@ -363,10 +381,13 @@ def _joined_totals(parts: Iterable[TraceEvidence]) -> list[KindTotal]:
         for total in part.others:
             calls[total.kind] += total.calls
             times[total.kind] += total.amount
-    return [KindTotal(kind, calls[kind], time_ns) for kind, time_ns in times.items()]
+    totals = []
+    for kind, time_ns in times.items():
+        totals.append(KindTotal(kind, calls[kind], time_ns))
+    return totals
 
 
-def _largest(known: Sequence[int | None]) -> int | None:
+def _largest(known: Iterable[int | None]) -> int | None:
     """Return the largest number, None if one is not known."""
     largest = 0
     for number in known:
@@ -392,9 +413,15 @@ def _joined_log(logs: Sequence[LibraryLogReport]) -> LibraryLogReport | None:
     return LibraryLogReport(**sums, note=note or None)
 
 
-def _settle_cut_steps(gemms: Sequence[Gemm], steps: Sequence[Step]) -> None:
+_Alike: TypeAlias = "tuple[int, GemmShape | None]"  # a kind and a shape
+
+
+def _settle_cut_steps(
+    gemms: Sequence[Gemm],
+    steps: Sequence[Step],
+) -> None:
     """Let GEMMs of steps whose backward pass may be cut away train as their like in whole steps."""
-    trains: dict[tuple[int, GemmShape | None], bool] = defaultdict(bool)
+    trains: dict[_Alike, bool] = defaultdict(bool)
     in_cut_steps = []
     for gemm in gemms:
         if gemm.step < 0:
@@ -431,8 +458,12 @@ def within_window(trace: Trace) -> Trace:
     inside = list(map(or_, launched, after_begin))
     if all(inside):
         return trace
-    health = replace(trace.health, kernels_before_window=inside.count(False))
-    return replace(_with_kernels(trace, inside), health=health)
+    health = replace(
+        trace.health,
+        kernels_before_window=inside.count(False),
+    )
+    cut = _with_kernels(trace, inside)
+    return replace(cut, health=health)
 
 
 def _without_cut_steps(trace: Trace, kinds: Kinds) -> Trace:
@@ -443,12 +474,18 @@ def _without_cut_steps(trace: Trace, kinds: Kinds) -> Trace:
     whole = {index for index, step in enumerate(trace.steps) if step.whole}
     if not whole:
         return trace
-    low_gemms = kinds.started(lambda kind: kind.is_gemm and kind.is_low)
-    low = {trace.kernels.step[index] for index in low_gemms}
+    step_of = trace.kernels.step
+    low_gemms = kinds.started(_is_low_gemm)
+    low = {step_of[index] for index in low_gemms}
     stays = whole
     if not low.isdisjoint(whole):
-        stays = whole | set(trace.kernels.step) - low
-    return _with_kernels(trace, [step in stays for step in trace.kernels.step])
+        stays = whole | set(step_of) - low
+    inside = [step in stays for step in step_of]
+    return _with_kernels(trace, inside)
+
+
+def _is_low_gemm(kind: Kind) -> bool:
+    return kind.is_gemm and kind.is_low
 
 
 def _with_kernels(trace: Trace, inside: Sequence[bool]) -> Trace:
@@ -456,5 +493,7 @@ def _with_kernels(trace: Trace, inside: Sequence[bool]) -> Trace:
     columns: dict[str, array[Any]] = asdict(trace.kernels)
     kept = {}
     for name, values in columns.items():
-        kept[name] = array(values.typecode, compress(values, inside))
-    return replace(trace, kernels=Kernels(**kept))
+        chosen = compress(values, inside)
+        kept[name] = array(values.typecode, chosen)
+    kernels = Kernels(**kept)
+    return replace(trace, kernels=kernels)

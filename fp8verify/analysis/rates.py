@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from functools import cache
 from itertools import combinations_with_replacement, product
 from pathlib import Path
-from typing import Annotated, Final
+from typing import Annotated, Final, NamedTuple
 
 import msgspec
 from msgspec import Meta
@@ -52,7 +52,11 @@ class RateTable(msgspec.Struct, frozen=True, kw_only=True):
     rows: dict[str, tuple[_Row, ...]]
     like: tuple[str, ...] = ()
 
-    def tflops(self, shape: GemmShape, column: str = BF16) -> float | None:
+    def tflops(
+        self,
+        shape: GemmShape,
+        column: str = BF16,
+    ) -> float | None:
         """Return the rate at a size, between measured ones by their logarithms.
 
         A batch counts as one product of more rows. What is smaller than the smallest size takes as
@@ -65,12 +69,17 @@ class RateTable(msgspec.Struct, frozen=True, kw_only=True):
         around_n = _between(self.sides, n)
         around_k = _between(self.sides, k)
         log_rate = 0.0
-        for corner in product(around_m, around_n, around_k):
-            (index_m, weight_m), (index_n, weight_n), (index_k, weight_k) = corner
-            measured = self._measured(index_m, index_n, index_k, column)
+        for of_m, of_n, of_k in product(around_m, around_n, around_k):
+            measured = self._measured(
+                of_m.position,
+                of_n.position,
+                of_k.position,
+                column,
+            )
             if not measured:
                 return None
-            log_rate += weight_m * weight_n * weight_k * math.log(measured)
+            weight = of_m.weight * of_n.weight * of_k.weight
+            log_rate += weight * math.log(measured)
         whole_tiles = math.prod(max(side, smallest) for side in (m, n, k))
         return math.exp(log_rate) * (m * n * k) / whole_tiles
 
@@ -89,7 +98,11 @@ class RateTable(msgspec.Struct, frozen=True, kw_only=True):
                 return False
         return True
 
-    def time_ns(self, shape: GemmShape, column: str = BF16) -> float | None:
+    def time_ns(
+        self,
+        shape: GemmShape,
+        column: str = BF16,
+    ) -> float | None:
         """Return what one product of a size takes."""
         rate = self.tflops(shape, column)
         if not rate:
@@ -104,24 +117,36 @@ class RateTable(msgspec.Struct, frozen=True, kw_only=True):
         column: str,
     ) -> float | None:
         """Return the rate at measured values, by their indices."""
-        low, high = sorted((self.sides[m], self.sides[n]))
+        sides = (self.sides[m], self.sides[n])
+        low, high = sorted(sides)
         rows = self.rows[f"{low}x{high}"]
         return rows[k][COLUMNS.index(column)]
 
 
-def _between(sides: Sequence[int], side: int) -> list[tuple[int, float]]:
-    """Return the indices of the measured values around one, and their weights.
+class _Neighbor(NamedTuple):
+    """A measured value beside one that was not: its index, and how much it counts."""
+
+    position: int
+    weight: float
+
+
+def _between(sides: Sequence[int], side: int) -> list[_Neighbor]:
+    """Return the measured values around one.
 
     What lies outside of them counts as the nearest.
     """
-    side = min(max(side, sides[0]), sides[-1])
+    side = max(side, sides[0])
+    side = min(side, sides[-1])
     index = bisect_right(sides, side) - 1
     below = sides[index]
     if below == side:
-        return [(index, 1.0)]
+        return [_Neighbor(index, 1.0)]
     above = sides[index + 1]
     part = math.log(side / below) / math.log(above / below)
-    return [(index, 1 - part), (index + 1, part)]
+    return [
+        _Neighbor(index, 1 - part),
+        _Neighbor(index + 1, part),
+    ]
 
 
 def rates_of(gpu: str | None) -> RateTable | None:
@@ -137,7 +162,8 @@ def rates_of(gpu: str | None) -> RateTable | None:
     tables += _tables(_SHIPPED)
     part = part_of(gpu)
     for table in tables:
-        if part in map(part_of, (table.gpu, *table.like)):
+        gpus = (table.gpu, *table.like)
+        if part in map(part_of, gpus):
             return table
     return None
 

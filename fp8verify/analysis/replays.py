@@ -40,14 +40,20 @@ def attention_without_operators(trace: Trace, kinds: Kinds) -> set[int]:
     expected: Counter[Precision] = Counter()
     for indices in of_streams.values():
         for position, index in enumerate(indices):
-            count = _products_beside(kinds.rows[kinds.ids[index]])
-            seen_before = indices[max(0, position - _SEEN) : position]
-            seen_after = indices[position + 1 : position + 1 + _SEEN]
+            kind = kinds.rows[kinds.ids[index]]
+            count = _products_beside(kind)
+            if not count:
+                continue
+            first_seen = max(0, position - _SEEN)
+            behind = position + 1
+            seen_before = indices[first_seen:position]
+            seen_after = indices[behind : behind + _SEEN]
             before = _next_products(kinds, reversed(seen_before), count)
             after = _next_products(kinds, seen_after, count)
             if before and after:
                 found.update(before, after)
-                expected[_precision(kinds, before[0])] += 2 * count
+                precision = _precision(kinds, before[0])
+                expected[precision] += 2 * count
     alike = _unlaunched(kinds)
     for precision, count in expected.items():
         if len(alike[precision]) == count:
@@ -61,7 +67,9 @@ _SEEN: Final = _BESIDE_GRADIENT + BEHIND_SOFTMAX
 def is_softmax(kind: Kind) -> bool:
     """Whether a kernel by its name is a softmax that is no loss's."""
     text = kind.name[:400].lower()
-    return "softmax" in text and "log_softmax" not in text and "logsoftmax" not in text
+    if "log_softmax" in text or "logsoftmax" in text:
+        return False
+    return "softmax" in text
 
 
 def _products_beside(kind: Kind) -> int:
@@ -82,8 +90,6 @@ def _next_products(
     Only the first may have other kernels before it.
     """
     found: list[int] = []
-    if not count:
-        return found
     for number, index in enumerate(indices):
         kind = kinds.rows[kinds.ids[index]]
         if _may_be_of_attention(kind):
@@ -110,10 +116,12 @@ def _precision(kinds: Kinds, index: int) -> Precision:
 
 
 def _may_be_of_attention(kind: Kind) -> bool:
-    is_low = kind.is_low
-    return kind.multiplies and not is_low and _has_no_operator(kind)
+    if kind.is_low or not kind.multiplies:
+        return False
+    return _has_no_operator(kind)
 
 
 def _has_no_operator(kind: Kind) -> bool:
     """Whether what launched a kernel says nothing of it: a replay, or a source of kernels alone."""
-    return not kind.op.name or _REGION.match(kind.op.name) is not None
+    name = kind.op.name
+    return not name or _REGION.match(name) is not None
