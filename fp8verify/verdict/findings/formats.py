@@ -142,11 +142,12 @@ def _ran(rank: RankEvidence, legs: Container[Leg]) -> str:
 
 def _request_of(legs: Mapping[Leg, _Formats]) -> str:
     """Say what was requested for each leg, or once for all."""
-    formats = {leg: _name_formats(requested) for leg, requested in legs.items()}
-    if len(legs) == len(LEGS) and len(set(formats.values())) == 1:
-        return f"{formats[Leg.FPROP]} was requested"
-    by_leg = ", ".join(f"{leg.value} in {name}" for leg, name in formats.items())
-    return f"the run requested {by_leg}"
+    if len(legs) == len(LEGS) and len(set(legs.values())) == 1:
+        return f"{_name_formats(legs[Leg.FPROP])} was requested"
+    by_leg = []
+    for leg, formats in legs.items():
+        by_leg.append(f"{leg.value} in {_name_formats(formats)}")
+    return f"the run requested {', '.join(by_leg)}"
 
 
 def _name_formats(formats: _Formats) -> str:
@@ -158,10 +159,14 @@ def _name_formats(formats: _Formats) -> str:
 
 def recipe_mismatch(rank: RankEvidence, requested: Requested) -> Iterator[Finding]:
     """A scaling in the kernels that is not the one of the modules' recipe, or the log's."""
-    in_modules = map(configured_scaling, rank.linears)
-    configured = _SCALINGS & {scaling.split(",")[0] for scaling in in_modules}
-    logged = _SCALINGS & {recipe.split("_")[0] for recipe in requested.recipes}
-    stated = configured or logged
+    configured: set[str] = set()
+    for module in rank.linears:
+        configured.add(configured_scaling(module).partition(",")[0])
+    logged: set[str] = set()
+    for recipe in requested.recipes:
+        logged.add(recipe.partition("_")[0])
+    configured &= _SCALINGS
+    stated = configured or (logged & _SCALINGS)
     rows: Iterable[GemmRow] = rank.trace.gemms
     if configured:
         # Without fast accumulation torchao scales by row after the product, which has unit scales.
@@ -213,8 +218,9 @@ def all_gather_not_fp8(rank: RankEvidence, requested: Requested) -> Iterator[Fin
 
 def mxfp8_e5m2_gradients(rank: RankEvidence, _: Requested) -> Iterator[Finding]:
     """MXFP8 with gradients in E5M2: by kernels, module list or recipe."""
-    mx = [row for row in rank.trace.gemms if row.precision is Precision.MXFP8]
-    e5m2 = calls_of([row for row in mx if has_gradient(row.kind)])
+    mx = list(filter(_is_mxfp8, rank.trace.gemms))
+    with_gradient = [row for row in mx if has_gradient(row.kind)]
+    e5m2 = calls_of(with_gradient)
     layers = []
     if _hides_gradients(mx):
         layers = names_of(filter(_casts_gradients_to_e5m2, rank.modules))
@@ -227,6 +233,10 @@ def mxfp8_e5m2_gradients(rank: RankEvidence, _: Requested) -> Iterator[Finding]:
         what=optional(multiplied, when=e5m2) or "gradients are cast to MXFP8 in E5M2",
         layers=layers,
     )
+
+
+def _is_mxfp8(row: GemmRow) -> bool:
+    return row.precision is Precision.MXFP8
 
 
 def _hides_gradients(rows: Iterable[GemmRow]) -> bool:

@@ -187,10 +187,12 @@ def scales_differ(ranks: Sequence[RankEvidence], _: Requested) -> Iterator[Findi
             for shared, spelled in _shared_scales(rank, number):
                 on_ranks = held.setdefault(shared, {})
                 on_ranks.setdefault(spelled, []).append(number)
-    differ = {shared: on for shared, on in held.items() if len(on) > 1}
+    differ = {}
     numbers: set[int] = set()
-    for on_ranks in differ.values():
-        numbers.update(chain.from_iterable(on_ranks.values()))
+    for shared, on_ranks in held.items():
+        if len(on_ranks) > 1:
+            differ[shared] = on_ranks
+            numbers.update(chain.from_iterable(on_ranks.values()))
     for shared, on_ranks in islice(differ.items(), 1):
         shown = []
         for scale, on in on_ranks.items():

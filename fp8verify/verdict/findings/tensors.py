@@ -7,7 +7,7 @@ suite; those called "ours" lie well outside what sound runs showed on an H200 (d
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from statistics import median
 from typing import Any, NamedTuple, TypeAlias
 
@@ -20,6 +20,7 @@ from fp8verify.analysis.recorded import steps_of
 from fp8verify.capture.schema import MeasuredRecord, SlotRecord, TensorRecord
 from fp8verify.model.verdict import Finding
 from fp8verify.text import counted, listed, pattern, patterns
+from fp8verify.verdict.clauses import optional
 from fp8verify.verdict.expected import Requested
 from fp8verify.verdict.findings_table import finding
 
@@ -61,22 +62,32 @@ def accuse(
     if not accused:
         return
     figure, step, worst = max(accused, key=lambda record: record.figure)
-    layers = list(dict.fromkeys(record.record.layer for record in accused))
-    numbers = sorted({record.step for record in accused})
-    also = f", worst in step {step}" if step != numbers[0] else ""
-    when = f"; in {len(numbers)} of {steps} measured steps, first in step {numbers[0]}{also}"
+    layers: dict[str, None] = {}
+    numbers = set()
+    for record in accused:
+        layers[record.record.layer] = None
+        numbers.add(record.step)
     named = listed(patterns(layers), limits.SHOWN)
+    among = f", one of {len(layers)} layers: {named}"
     gemm = getattr(worst, "gemm", 0)  # a tensor has none
-    of_gemm = f" (GEMM {gemm + 1})" if gemm else ""
+    of_gemm = optional(f" (GEMM {gemm + 1})", when=gemm)
     common = {
         "name": f"the {worst.tensor} of {worst.layer}{of_gemm}",
         "figure": figure,
         "step": step,
-        "others": f", one of {len(layers)} layers: {named}" if len(layers) > 1 else "",
-        "when": when if steps > 1 else "",
+        "others": optional(among, when=len(layers) > 1),
+        "when": optional(_in_steps(numbers, steps, step), when=steps > 1),
         "remedy": remedy(worst),
     }
     yield finding(code, case, layers=layers, **{**asdict(worst), **common, **facts})
+
+
+def _in_steps(numbers: Collection[int], measured: int, worst: int) -> str:
+    """Say in which of the measured steps something was seen, and where it is worst."""
+    first = min(numbers)
+    also = optional(f", worst in step {worst}", when=worst != first)
+    seen = f"in {len(numbers)} of {measured} measured steps"
+    return f"; {seen}, first in step {first}{also}"
 
 
 # ---- thresholds on a figure of one tensor
@@ -151,7 +162,9 @@ def _saturated(row: TensorRecord) -> float:
 
 def _flushed_gradient(row: TensorRecord) -> float:
     """Return no more than half: of gradients that lose so much the first one is the cause."""
-    return min(0.5, _flushed(row)) if row.tensor == "grad_output" else 0.0
+    if row.tensor != "grad_output":
+        return 0.0
+    return min(0.5, _flushed(row))
 
 
 def _loses_gradient(row: TensorRecord) -> bool:
@@ -169,8 +182,10 @@ def _lacking_db(row: TensorRecord) -> float:
     """Return by how many dB the SQNR of a tensor's cast is too low; negative if it is not."""
     if row.sqnr_db is None:
         return -1.0
-    mx = row.scaling == "mxfp8" and row.format == "e4m3"
-    return (limits.SQNR_MX_DB if mx else limits.SQNR_DB) - row.sqnr_db
+    least = limits.SQNR_DB
+    if row.scaling == "mxfp8" and row.format == "e4m3":
+        least = limits.SQNR_MX_DB
+    return least - row.sqnr_db
 
 
 # ---- remedies
@@ -268,25 +283,26 @@ def not_finite(rank: RankEvidence, _: Requested) -> Iterator[Finding]:
     steps = steps_of(rank)
     rows = [(step.step, row) for step in steps for row in step.rows if not row.finite]
     for step, first in rows[:1]:
-        after = sum(number == step for number, _ in rows) - 1
-        others = f", before {counted(after, 'other tensor')}" if after else ""
-        if first.nan:
-            kind = "NaN"
-        elif first.inf:
-            kind = "infinity"
-        else:
-            kind = "values that are not finite"
         accused = [Accused(0.0, number, first) for number, _ in rows]
-        case = first.tensor
-        every = len(steps)
+        after = [number for number, _ in rows[1:] if number == step]
+        others = f", before {counted(after, 'other tensor')}"
         yield from accuse(
             "nan-or-inf",
             accused,
-            case=case,
-            steps=every,
-            kind=kind,
-            others=others,
+            case=first.tensor,
+            steps=len(steps),
+            kind=_kind_of(first),
+            others=optional(others, when=after),
         )
+
+
+def _kind_of(row: TensorRecord) -> str:
+    """Say what a tensor has that is not finite."""
+    if row.nan:
+        return "NaN"
+    if row.inf:
+        return "infinity"
+    return "values that are not finite"
 
 
 def outlier_layers(rank: RankEvidence, _: Requested) -> Iterator[Finding]:
@@ -303,8 +319,9 @@ def outlier_layers(rank: RankEvidence, _: Requested) -> Iterator[Finding]:
     found = min(filter(None, by_tensor), key=lambda some: some[0][1].step, default=[])
     is_wide = all(wide for wide, _ in found)  # those beyond their peers are worse
     accused = [accusation for wide, accusation in found if wide is is_wide]
-    limit = limits.WIDE_E4M3 if is_wide else limits.OUTLIER
-    what = f"{'its RMS' if is_wide else 'the median of its peers'} (threshold: {limit:.0f})"
+    what = f"the median of its peers (threshold: {limits.OUTLIER:.0f})"
+    if is_wide:
+        what = f"its RMS (threshold: {limits.WIDE_E4M3:.0f})"
     yield from accuse(
         "outlier-layer",
         accused,
