@@ -24,7 +24,7 @@ from bisect import bisect_left, bisect_right
 from collections import Counter, defaultdict
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence, Set
 from math import ceil, inf, prod
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, TypeAlias
 
 from fp8verify.analysis.kinds import (
     ANY_SIZE,
@@ -43,7 +43,13 @@ from fp8verify.analysis.kinds import (
 from fp8verify.analysis.legs import is_in_graph, layout_leg
 from fp8verify.analysis.purpose import is_of_backward, is_update
 from fp8verify.kernels.operators import function_of
-from fp8verify.terms import BACKWARD_LEGS, GRADIENT_LEGS, VAGUE_LEGS, Leg, OpContext
+from fp8verify.terms import (
+    BACKWARD_LEGS,
+    GRADIENT_LEGS,
+    VAGUE_LEGS,
+    Leg,
+    OpContext,
+)
 from fp8verify.thresholds import HALF
 from fp8verify.trace import Trace
 from fp8verify.trace.tables import Launch
@@ -52,14 +58,21 @@ from fp8verify.trace.tables import Launch
 _OURS: Final = 1 << 40
 
 
+_Taken: TypeAlias = "dict[Leg, float]"  # how many gradients took a forward GEMM
+_Sides: TypeAlias = "frozenset[int]"  # outputs and inputs of a layer
+_Gradient: TypeAlias = "tuple[Leg, Gemm]"  # its leg, and its forward GEMM
+
+
+def _none_taken() -> _Taken:
+    return defaultdict(float)
+
+
 class _Waiting:
     """Forward GEMMs by size that no gradient took yet, of one call or of all."""
 
     def __init__(self, gemms: Iterable[Gemm] = ()) -> None:
         self._open: dict[Size, list[Gemm]] = defaultdict(list)
-        self._taken: dict[Size, dict[Leg, float]] = defaultdict(
-            lambda: defaultdict(float)
-        )
+        self._taken: dict[Size, _Taken] = defaultdict(_none_taken)
         self._last: dict[Size, Gemm] = {}
         for gemm in gemms:
             self.add(gemm)
@@ -69,7 +82,7 @@ class _Waiting:
             self._open[size].append(gemm)
             self._begin_anew(self._taken[size])
 
-    def _begin_anew(self, taken: dict[Leg, float]) -> None:
+    def _begin_anew(self, taken: _Taken) -> None:
         """End the pass before, whose first layer has no dgrad."""
         whole = ceil(max(taken.values(), default=0))
         of_dgrad = taken[Leg.DGRAD]
@@ -86,8 +99,9 @@ class _Waiting:
         # Of two gradients that may be either, one is dgrad and one wgrad.
         is_certain = gemm.leg is not Leg.BACKWARD and size != ANY_SIZE
         legs = (gemm.leg,) if is_certain else GRADIENT_LEGS
+        part = 1 / len(legs)
         for leg in legs:
-            taken[leg] += 1 / len(legs)
+            taken[leg] += part
         after = ceil(max(taken.values()))
         if after > before:
             self._mark(size)
@@ -112,8 +126,9 @@ class _Waiting:
 
     def _forward_size(self, gemm: Gemm) -> Size:
         shape = gemm.shape
-        if gemm.size in (EXPERTS, ANY_SIZE) or shape is None:
-            return gemm.size if self._open[gemm.size] else ANY_SIZE
+        own = gemm.size
+        if shape is None or own in (EXPERTS, ANY_SIZE):
+            return own if self._open[own] else ANY_SIZE
         for size in shape.forward_sizes(gemm.leg):
             if size in self._open:
                 return size
@@ -127,16 +142,22 @@ class _WaitingFor:
     a compiled graph is of such a graph, if the trace shows what these ran.
     """
 
-    def __init__(self, gemms: Iterable[Gemm], nodes: Mapping[int, Node]) -> None:
-        self._by_node = {
-            number: _Waiting(node.forward) for number, node in nodes.items()
-        }
+    def __init__(
+        self,
+        gemms: Iterable[Gemm],
+        nodes: Mapping[int, Node],
+    ) -> None:
+        self._by_node: dict[int, _Waiting] = {}
         self._numbered = _Waiting()
-        self._numbered_functions = {
-            _innermost_function(gemm.kind) for gemm in gemms if gemm.node in nodes
-        }
+        self._numbered_functions: set[str | None] = set()
         self._of_graphs: _Waiting | None = None
         self._all = _Waiting()
+        for number, node in nodes.items():
+            self._by_node[number] = _Waiting(node.forward)
+        for gemm in gemms:
+            if gemm.node in nodes:
+                function = _innermost_function(gemm.kind)
+                self._numbered_functions.add(function)
 
     def add(self, gemm: Gemm) -> None:
         """Add a forward GEMM."""
@@ -144,7 +165,8 @@ class _WaitingFor:
         if gemm.makes >= 0:
             self._numbered.add(gemm)
         if is_of_graph(gemm.kind.op):
-            self._of_graphs = self._of_graphs or _Waiting()
+            if self._of_graphs is None:
+                self._of_graphs = _Waiting()
             self._of_graphs.add(gemm)
 
     def node_of(self, gemm: Gemm) -> _Waiting:
@@ -176,8 +198,9 @@ def functions_of_nodes(trace: Trace, kinds: Kinds) -> dict[int, set[str]]:
         functions_of_kinds.append(frozenset(filter(None, functions)))
     nodes = [site.node for site in trace.sites]
     nodes_of_launches = map(nodes.__getitem__, trace.kernels.site)
+    launches = set(zip(nodes_of_launches, kinds.ids, strict=True))
     names: dict[int, set[str]] = defaultdict(set)
-    for node, kind_id in set(zip(nodes_of_launches, kinds.ids, strict=True)):
+    for node, kind_id in launches:
         if node >= 0:
             names[node] |= functions_of_kinds[kind_id]
     return names
@@ -203,14 +226,16 @@ def number_fused_losses(
     number = _OURS
     before: tuple[int, frozenset[str]] | None = None
     for gemm in gemms:
-        here = gemm.step, fused.intersection(gemm.kind.op.around)
-        if not here[1] or gemm.leg is not Leg.FPROP:
+        functions = fused.intersection(gemm.kind.op.around)
+        if not functions or gemm.leg is not Leg.FPROP:
             before = None
             continue
+        here = (gemm.step, functions)
         number += here != before
         before = here
-        gemm.call = gemm.makes = number
-        ran[number] = set(here[1])
+        gemm.call = number
+        gemm.makes = number
+        ran[number] = set(functions)
     return bool(ran)
 
 
@@ -254,8 +279,9 @@ def settle_by_node(gemms: Sequence[Gemm], nodes: Mapping[int, Node]) -> None:
     lacking_one = 0
     for node in known:
         expected = 2 * len(node.forward)
-        whole += len(node.gradients) == expected
-        lacking_one += len(node.gradients) == expected - 1
+        found = len(node.gradients)
+        whole += found == expected
+        lacking_one += found == expected - 1
     is_first_rare = lacking_one < HALF * whole
     for node in known:
         _settle_node(node, is_first_rare=is_first_rare)
@@ -271,16 +297,12 @@ def _settle_node(node: Node, *, is_first_rare: bool) -> None:
     """
     inputs = node.forward[0].kind.layer_inputs
     gradients = node.gradients
+    layers = [[gemm] for gemm in node.forward]
     if inputs is not None:
         gradients = [gemm for gemm in gradients if gemm.kind.layer_inputs is inputs]
-    if inputs is not None and inputs.grouped:
-        layers = [node.forward]
-    else:
-        layers = [[gemm] for gemm in node.forward]
-    work: list[tuple[Leg, GemmShape | None]] = []
-    for layer in reversed(layers):
-        for leg in GRADIENT_LEGS:
-            work.extend((leg, gemm.shape) for gemm in layer)
+        if inputs.grouped:
+            layers = [node.forward]
+    work = _work_of_backward(layers)
     if len(gradients) == len(work) - 1 and is_first_rare:
         del work[-2]
     if len(gradients) != len(work) or len(layers) > 2:
@@ -290,6 +312,18 @@ def _settle_node(node: Node, *, is_first_rare: bool) -> None:
             gemm.leg = leg
         if not gemm.shape and forward_shape is not None:
             gemm.shape = forward_shape.gradient(gemm.leg)
+
+
+def _work_of_backward(
+    layers: Sequence[Sequence[Gemm]],
+) -> list[tuple[Leg, GemmShape | None]]:
+    """Return the legs that layers need, the last layer first, with the shapes of their fprops."""
+    work = []
+    for layer in reversed(layers):
+        for leg in GRADIENT_LEGS:
+            for forward in layer:
+                work.append((leg, forward.shape))
+    return work
 
 
 def _settle_split_k(gemms: Iterable[Gemm]) -> None:
@@ -314,8 +348,8 @@ def _settle_layer_functions(gemms: Iterable[Gemm]) -> None:
         if not of_call or not gemm.kind.multiplies:
             continue
         site = (gemm.call, gemm.kind.op)
-        place = turn[site] % len(of_call)
-        gemm.shape = of_call[place]
+        index = turn[site] % len(of_call)
+        gemm.shape = of_call[index]
         turn[site] += 1
 
 
@@ -345,10 +379,7 @@ def pair(
             _settle_beside_replays(products, in_graphs)
         return  # no backward pass is known: all others may train
     waiting_for = _WaitingFor(products, nodes)
-    for gemm in products:
-        of_node = ran.get(gemm.makes, frozenset()) - {GRAPH}
-        is_made = not of_node.isdisjoint(gemm.kind.op.around)
-        gemm.trained = gemm.leg not in (Leg.FPROP, Leg.UNKNOWN) or is_made
+    _train_what_ran(products, ran)
     for gemm in products:
         waiting = waiting_for.node_of(gemm)
         is_of_call = gemm.node in nodes
@@ -363,6 +394,18 @@ def pair(
     # Steps that are cut between forward and backward pass end with a forward pass that trains.
     if not whole or any(map(_is_of_step_before, products)):
         _train_last(products)
+
+
+def _train_what_ran(
+    products: Iterable[Gemm],
+    ran: Mapping[int, Set[str]],
+) -> None:
+    """Let gradients train, and products whose call made a node that ran; others not yet."""
+    for gemm in products:
+        of_node = ran.get(gemm.makes, frozenset()) - {GRAPH}
+        is_made = not of_node.isdisjoint(gemm.kind.op.around)
+        is_forward = gemm.leg in (Leg.FPROP, Leg.UNKNOWN)
+        gemm.trained = is_made or not is_forward
 
 
 def _train_together(call: Sequence[Gemm]) -> None:
@@ -401,8 +444,13 @@ def _settle_beside_replays(products: Sequence[Gemm], in_graphs: int) -> None:
     No node of autograd ran, so a product outside of the graphs has no gradient. The graphs hold
     gradients too: what can be nothing else, or two products for each of a forward pass.
     """
-    replayed = [gemm for gemm in products if not gemm.kind.op.name]
-    beside = [gemm for gemm in products if gemm.kind.op.name and gemm.makes < 0]
+    replayed = []
+    beside = []
+    for gemm in products:
+        if not gemm.kind.op.name:
+            replayed.append(gemm)
+        elif gemm.makes < 0:
+            beside.append(gemm)
     has_gradients = any(gemm.leg in BACKWARD_LEGS for gemm in replayed)
     may_have_gradients = has_gradients or len(replayed) >= 2 * len(beside)
     if not may_have_gradients or in_graphs < len(replayed):
@@ -411,7 +459,10 @@ def _settle_beside_replays(products: Sequence[Gemm], in_graphs: int) -> None:
         gemm.trained = gemm.leg is not Leg.FPROP
 
 
-def settle_delayed(gemms: Sequence[Gemm], nodes: Mapping[int, Node]) -> None:
+def settle_delayed(
+    gemms: Sequence[Gemm],
+    nodes: Mapping[int, Node],
+) -> None:
     """Let products that may be delayed gradients be gradients, whoever launched them.
 
     Zero-bubble schedules compute wgrad when its node is over, others in a hook of the optimizer's,
@@ -425,26 +476,39 @@ def settle_delayed(gemms: Sequence[Gemm], nodes: Mapping[int, Node]) -> None:
     outside: dict[int, list[Gemm]] = defaultdict(list)
     forward: Counter[int] = Counter()  # of nodes that ran in a step
     for gemm in gemms:
+        step = gemm.step
         node = nodes.get(gemm.node, _NO_NODE)
         if node.gradients and node.gradients[0] is gemm:
-            forward[gemm.step] += len(node.forward)
-            if all(gradient.leg is not Leg.WGRAD for gradient in node.gradients):
+            forward[step] += len(node.forward)
+            if not _has_wgrad(node):
                 lacks = first if _may_lack_dgrad(node) else missing
-                both = node.forward * 2
-                lacks[gemm.step] += both[len(node.gradients) :]
+                found = len(node.gradients)
+                expected = node.forward * 2
+                lacks[step] += expected[found:]
             continue
-        lacks_wgrad = gemm.step in missing or gemm.step in first
+        lacks_wgrad = step in missing or step in first
         if lacks_wgrad and _is_outside_nodes(gemm):
-            outside[gemm.step].append(gemm)
+            outside[step].append(gemm)
     for step, products in outside.items():
         layers = missing[step] + first[step]
         if len(layers) < HALF * forward[step]:
             layers = missing[step]
-        _settle_delayed_in_step(products, layers, forward[step], nodes)
+        _settle_delayed_in_step(
+            products,
+            layers,
+            forward[step],
+            nodes,
+        )
+
+
+def _has_wgrad(node: Node) -> bool:
+    return any(gradient.leg is Leg.WGRAD for gradient in node.gradients)
 
 
 def _is_outside_nodes(gemm: Gemm) -> bool:
-    return gemm.node < 0 and gemm.makes < 0 and gemm.kind.multiplies
+    if gemm.node >= 0 or gemm.makes >= 0:
+        return False
+    return gemm.kind.multiplies
 
 
 def _settle_delayed_in_step(
@@ -461,23 +525,37 @@ def _settle_delayed_in_step(
         forward: how many forward GEMMs the nodes of the step have.
         nodes: all nodes, by their numbers.
     """
-    sides = set(map(_sides_of_layer, layers))
-    delayed = [gemm for gemm in products if _may_be_delayed(gemm, sides)]
+    sides_of_layers = set(map(_sides_of_layer, layers))
+    delayed = []
+    for gemm in products:
+        if _may_be_delayed(gemm, sides_of_layers):
+            delayed.append(gemm)
     if all(gemm.shape for gemm in (*delayed, *layers)):
-        by_sides = grouped(layers, _sides_of_layer)
-        for found, same in grouped(delayed, _sides_of_wgrad).items():
-            _settle_as_wgrad(same, by_sides[found], nodes, shaped=True)
+        layers_by_sides = grouped(layers, _sides_of_layer)
+        delayed_by_sides = grouped(delayed, _sides_of_wgrad)
+        for sides, same in delayed_by_sides.items():
+            _settle_as_wgrad(
+                same,
+                layers_by_sides[sides],
+                nodes,
+                shaped=True,
+            )
     elif len(layers) > HALF * forward:
         # Fewer may be the first layers, which have no dgrad.
-        _settle_as_wgrad(delayed, layers, nodes, shaped=False)
+        _settle_as_wgrad(
+            delayed,
+            layers,
+            nodes,
+            shaped=False,
+        )
 
 
-def _sides_of_layer(gemm: Gemm) -> frozenset[int]:
+def _sides_of_layer(gemm: Gemm) -> _Sides:
     """Return the outputs and inputs of the layer of a forward GEMM."""
     return frozenset(gemm.size[1:])
 
 
-def _sides_of_wgrad(gemm: Gemm) -> frozenset[int]:
+def _sides_of_wgrad(gemm: Gemm) -> _Sides:
     """Return the outputs and inputs of the layer that a product would be wgrad of."""
     return frozenset(gemm.size[:2])
 
@@ -489,10 +567,12 @@ def _may_lack_dgrad(node: Node) -> bool:
     """
     if len(node.gradients) != 1 or len(node.forward) != 1:
         return False
-    shape = node.gradients[0].shape
-    if shape is None:
+    gradient = node.gradients[0]
+    forward = node.forward[0]
+    if gradient.shape is None:
         return False
-    return node.forward[0].size in shape.forward_sizes(Leg.WGRAD)
+    sizes = gradient.shape.forward_sizes(Leg.WGRAD)
+    return forward.size in sizes
 
 
 def _settle_as_wgrad(
@@ -504,8 +584,8 @@ def _settle_as_wgrad(
 ) -> None:
     """Let products be wgrad of the layers that lack it, if they are as much work."""
     if shaped:
-        work = sum(prod(gemm.size) for gemm in delayed)
-        lacks = sum(prod(gemm.size) for gemm in layers)
+        work = _work(delayed)
+        lacks = _work(layers)
     else:
         work = len(delayed)
         lacks = len(layers)
@@ -513,7 +593,8 @@ def _settle_as_wgrad(
         return
     longer = max(len(delayed), len(layers))
     for index, gemm in enumerate(delayed):
-        forward = layers[index * len(layers) // longer]
+        in_proportion = index * len(layers) // longer
+        forward = layers[in_proportion]
         gemm.forward = forward
         gemm.leg = Leg.WGRAD
         gemm.node = forward.makes
@@ -523,13 +604,19 @@ def _settle_as_wgrad(
             node.gradients[0].leg = Leg.DGRAD
 
 
-def _may_be_delayed(gemm: Gemm, sides: Container[frozenset[int]]) -> bool:
+def _work(gemms: Iterable[Gemm]) -> int:
+    """Return the multiplications of GEMMs whose shapes are known."""
+    return sum(prod(gemm.size) for gemm in gemms)
+
+
+def _may_be_delayed(gemm: Gemm, sides: Container[_Sides]) -> bool:
     """Whether a product outside of nodes may be wgrad of a layer of some (outputs, inputs)."""
-    if gemm.leg in (Leg.FPROP, Leg.OPTIMIZER):
-        if gemm.shape is None:
-            return True
-        return frozenset((gemm.shape.m, gemm.shape.n)) in sides
-    return gemm.leg in VAGUE_LEGS
+    if gemm.leg not in (Leg.FPROP, Leg.OPTIMIZER):
+        return gemm.leg in VAGUE_LEGS
+    shape = gemm.shape
+    if shape is None:
+        return True
+    return frozenset((shape.m, shape.n)) in sides
 
 
 class LastUpdates(NamedTuple):
@@ -545,14 +632,17 @@ class LastUpdates(NamedTuple):
         """Whether the last update of the step of a launch started before it."""
         if gemm.step < 0 or gemm.step not in self.starts:
             return False
-        return self.starts[gemm.step] < self.of_kernels[gemm.index]
+        update = self.starts[gemm.step]
+        return update < self.of_kernels[gemm.index]
 
 
 def last_updates(trace: Trace, kinds: Kinds) -> LastUpdates:
     """Return the last updates of the steps of a trace."""
     columns = trace.kernels
-    indices = kinds.started(is_update)
-    starts = {columns.step[index]: columns.start_ns[index] for index in indices}
+    starts: dict[int, int] = {}
+    for index in kinds.started(is_update):
+        step = columns.step[index]
+        starts[step] = columns.start_ns[index]
     return LastUpdates(starts, columns.start_ns)
 
 
@@ -584,7 +674,10 @@ def settle_outside(
             gemm.leg = Leg.FPROP
 
 
-def settle_fused_losses(nodes: Mapping[int, Node], ran: Mapping[int, Set[str]]) -> None:
+def settle_fused_losses(
+    nodes: Mapping[int, Node],
+    ran: Mapping[int, Set[str]],
+) -> None:
     """Let products of a forward call be the gradients of others of it, where their sizes say so.
 
     Fused losses compute the gradients of the head in the forward pass, a chunk of the tokens at a
@@ -594,16 +687,18 @@ def settle_fused_losses(nodes: Mapping[int, Node], ran: Mapping[int, Set[str]]) 
         functions = ran.get(number, frozenset()) - {GRAPH}
         if node.gradients or not functions:
             continue
-        gradients: dict[Size, tuple[Leg, Gemm]] = {}
+        gradients: dict[Size, _Gradient] = {}
         for gemm in node.forward:
             if gemm.shape is None or gemm.leg is not Leg.FPROP:
                 continue
             if gemm.size in gradients:
-                gemm.leg, gemm.forward = gradients[gemm.size]
+                leg, forward = gradients[gemm.size]
+                gemm.leg = leg
+                gemm.forward = forward
                 continue
             for leg in GRADIENT_LEGS:
-                size = gemm.shape.gradient(leg)[1:]
-                gradients[size] = (leg, gemm)
+                shape = gemm.shape.gradient(leg)
+                gradients[shape[1:]] = (leg, gemm)
 
 
 # ---- micro-batches
@@ -622,18 +717,7 @@ def number_micro_batches(
 ) -> None:
     """Settle `micro_batch` of the launches of layers, in order."""
     starts = trace.kernels.start_ns
-    consumed: dict[int, int] = {}
-    for gemm in gemms:
-        if gemm.forward is not None and gemm.node == gemm.forward.makes >= 0:
-            consumed.setdefault(gemm.node, starts[gemm.index])
-    ends = [starts[index] for index in kinds.started(_is_end)]
-    number: Counter[int] = Counter()
-    for piece in _pieces(gemms, consumed):
-        step = piece[0].step
-        length = _repetition(piece, [starts[gemm.index] for gemm in piece], ends)
-        for index, gemm in enumerate(piece):
-            gemm.micro_batch = number[step] + index // length
-        number[step] += len(piece) // length
+    _number_forward(trace, kinds, gemms)
     updates: list[int] = []
     if not trace.steps:
         updates = [starts[index] for index in kinds.started(is_update)]
@@ -650,7 +734,32 @@ def number_micro_batches(
             gemm.micro_batch = after_updates or current[gemm.step]
 
 
-def _pieces(gemms: Sequence[Gemm], consumed: dict[int, int]) -> Iterator[list[Gemm]]:
+def _number_forward(
+    trace: Trace,
+    kinds: Kinds,
+    gemms: Sequence[Gemm],
+) -> None:
+    """Settle `micro_batch` of the forward launches that train."""
+    starts = trace.kernels.start_ns
+    consumed: dict[int, int] = {}
+    for gemm in gemms:
+        if gemm.forward is not None and gemm.node == gemm.forward.makes >= 0:
+            consumed.setdefault(gemm.node, starts[gemm.index])
+    ends = [starts[index] for index in kinds.started(_is_end)]
+    number: Counter[int] = Counter()
+    for piece in _pieces(gemms, consumed):
+        step = piece[0].step
+        starts_of_piece = [starts[gemm.index] for gemm in piece]
+        length = _repetition(piece, starts_of_piece, ends)
+        for index, gemm in enumerate(piece):
+            gemm.micro_batch = number[step] + index // length
+        number[step] += len(piece) // length
+
+
+def _pieces(
+    gemms: Sequence[Gemm],
+    consumed: Mapping[int, int],
+) -> Iterator[list[Gemm]]:
     """Yield the forward GEMMs of each step up to where gradients tell a cut.
 
     Args:
@@ -688,8 +797,10 @@ def _repetition(
     last = bisect_left(ends, starts[-1])
     cuts = {bisect_left(starts, end) for end in ends[first:last]}
     cuts.add(0)
-    # Views of one batch may differ in their tokens.
-    marks = [(gemm.size[1:], index in cuts) for index, gemm in enumerate(piece)]
+    marks = []
+    for index, gemm in enumerate(piece):
+        sides = gemm.size[1:]  # views of one batch may differ in their tokens
+        marks.append((sides, index in cuts))
     for length in sorted(cuts - {0}):
         times, rest = divmod(len(piece), length)
         if not rest and marks == marks[:length] * times:
@@ -698,5 +809,7 @@ def _repetition(
 
 
 def _is_end(kind: Kind) -> bool:
+    if kind.op.backward:
+        return False
     names = kind.op.around or (kind.name[:200],)
-    return not kind.op.backward and any(map(_ENDS.search, names))
+    return any(map(_ENDS.search, names))
