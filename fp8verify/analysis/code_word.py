@@ -11,7 +11,7 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, TypeAlias
 
 from msgspec.structs import replace
 
@@ -61,14 +61,15 @@ class Words(NamedTuple):
 
 
 NO_WORDS: Final = Words((), ())
+_Launch: TypeAlias = "tuple[int, int]"  # the threads of a block, and its shared memory
 
 
-def wanted_code(trace: Trace) -> dict[str, set[tuple[int, int]]]:
+def wanted_code(trace: Trace) -> dict[str, set[_Launch]]:
     """Return the kernels whose code could say more than is known, with their launches.
 
     These are products, or unrecognized kernels, whose names may be of Triton's functions.
     """
-    wanted: dict[str, set[tuple[int, int]]] = defaultdict(set)
+    wanted: dict[str, set[_Launch]] = defaultdict(set)
     if not trace.kernels.config:
         return wanted
     names: dict[int, str] = {}
@@ -81,20 +82,26 @@ def wanted_code(trace: Trace) -> dict[str, set[tuple[int, int]]]:
     for number, config_index in launches:
         if number not in names:
             continue
+        name = names[number]
         config = trace.configs[config_index]
         if config.threads is not None and config.shared is not None:
-            wanted[names[number]].add((config.threads, config.shared))
+            launch = (config.threads, config.shared)
+            wanted[name].add(launch)
     return wanted
 
 
 def _could_be_tritons(found: KernelName) -> bool:
     if found.library not in TRITONS:
         return False
-    nameless = found.role is Role.OTHER and found.library == "unknown"
-    return found.role.is_gemm or nameless
+    if found.role.is_gemm:
+        return True
+    return found.role is Role.OTHER and found.library == "unknown"
 
 
-def words_on_kernels(trace: Trace, compiled: Sequence[CompiledKernel]) -> Words:
+def words_on_kernels(
+    trace: Trace,
+    compiled: Sequence[CompiledKernel],
+) -> Words:
     """Return what compiled kernels say of each launch of the trace."""
     by_name: dict[str, list[CompiledKernel]] = defaultdict(list)
     for kernel in compiled:
@@ -111,20 +118,28 @@ def words_on_kernels(trace: Trace, compiled: Sequence[CompiledKernel]) -> Words:
         return NO_WORDS
     words: dict[Word, int] = {}
     word_ids: dict[tuple[int, int], int] = {}
-    launches = list(zip(trace.kernels.name, trace.kernels.config, strict=True))
+    columns = trace.kernels
+    launches = list(zip(columns.name, columns.config, strict=True))
     for launch in set(launches):
-        number, config = launch
-        word = _word(candidates.get(number, ()), trace.configs[config])
+        number, config_index = launch
+        word = _word(
+            candidates.get(number, ()),
+            trace.configs[config_index],
+        )
         if word is None:
             word_ids[launch] = -1
         else:
             word_ids[launch] = words.setdefault(word, len(words))
-    return Words(list(words), [word_ids[launch] for launch in launches])
+    ids = [word_ids[launch] for launch in launches]
+    return Words(list(words), ids)
 
 
 def _word(compiled: Iterable[CompiledKernel], config: LaunchConfig) -> Word | None:
     """Return what the kernels say that could have been launched so, None without any."""
-    codes = [_code(kernel) for kernel in compiled if _is_launched_as(kernel, config)]
+    codes = []
+    for kernel in compiled:
+        if _is_launched_as(kernel, config):
+            codes.append(_code(kernel))
     if not codes:
         return None
     classes = sorted({_class(code) for code in codes})
@@ -134,13 +149,16 @@ def _word(compiled: Iterable[CompiledKernel], config: LaunchConfig) -> Word | No
 def _is_launched_as(kernel: CompiledKernel, config: LaunchConfig) -> bool:
     if kernel.threads != config.threads:
         return False
-    fits_shared = _may_equal(kernel.shared, config.shared)
-    return fits_shared and _may_equal(kernel.registers, config.registers)
+    if not _may_equal(kernel.shared, config.shared):
+        return False
+    return _may_equal(kernel.registers, config.registers)
 
 
 def _may_equal(compiled: int | None, launched: int | None) -> bool:
     """Whether two numbers are equal, or one of them is not known."""
-    return compiled is None or launched is None or compiled == launched
+    if compiled is None or launched is None:
+        return True
+    return compiled == launched
 
 
 def _code(kernel: CompiledKernel) -> MachineCode:
@@ -190,9 +208,10 @@ def _decided(found: Classification, code: MachineCode) -> Classification:
     contents = f"its code has {code}"
     named = found.precision
     ran = code.precision
+    types = code.types
     same = _agree(named, code)
     # Instructions know only scales of their own, and some leave the format open.
-    keeps = same and (ran is Precision.BELOW16 or code.types.scale is None)
+    is_vague = ran is Precision.BELOW16 or types.scale is None
     disputed = named is not Precision.UNKNOWN and not same
     conflict = None
     if disputed and (named.is_low or ran.is_low):
@@ -200,10 +219,10 @@ def _decided(found: Classification, code: MachineCode) -> Classification:
     named_scaling = found.scaling if same else None
     return replace(
         found,
-        precision=named if keeps else ran,
-        a=_plain_type(code.types.a) or found.a,
-        b=_plain_type(code.types.b) or found.b,
-        scaling=code.types.scaling or named_scaling,
+        precision=named if same and is_vague else ran,
+        a=_plain_type(types.a) or found.a,
+        b=_plain_type(types.b) or found.b,
+        scaling=types.scaling or named_scaling,
         reason=f"{found.reason}; {contents}",
         source="code",
         conflict=conflict,

@@ -68,10 +68,11 @@ class Layers(NamedTuple):
         whole = 0.0
         for layer_class in self.classes:
             modules = layer_class.modules
-            if modules:
-                named = sum(module.fqn in names for module in modules)
-                share = layer_class.row.share_of_flops or 0
-                whole += share * named / len(modules)
+            if not modules:
+                continue
+            named = sum(module.fqn in names for module in modules)
+            share = layer_class.row.share_of_flops or 0
+            whole += share * named / len(modules)
         return whole
 
 
@@ -97,7 +98,14 @@ def join_by_size(
     whole = known_flops(gemm_totals(gemms))
     classes = []
     for size, alike in rows_by_size.items():
-        classes.append(_class_of(size, modules_by_size[size], alike, whole, steps))
+        layer_class = _class_of(
+            size,
+            modules_by_size[size],
+            alike,
+            whole,
+            steps,
+        )
+        classes.append(layer_class)
     classes.sort(key=_largest_first)
     apart = []
     for module in modules or ():
@@ -157,11 +165,11 @@ def _class_of(
     in_fp8 = Counter[str]()
     flops = 0
     for row in rows:
-        observed[row.leg.value] += row.calls
-        in_fp8[row.leg.value] += row.calls * row.precision.is_low
+        leg = row.leg.value
+        observed[leg] += row.calls
+        in_fp8[leg] += row.calls * row.precision.is_low
         flops += row.flops or 0
-    runs, rest = divmod(observed["fprop"], len(modules) or 1)
-    passes = runs if modules and runs and not rest else None
+    passes = _passes(observed["fprop"], len(modules))
     expected = {}
     if passes:
         expected = {
@@ -185,11 +193,20 @@ def _class_of(
     return LayerClass(row_of_report, tuple(modules), tuple(converted), flops)
 
 
+def _passes(runs: int, modules: int) -> int | None:
+    """Return how often each of some modules ran; None unless all ran equally often."""
+    if not modules or not runs:
+        return None
+    each, rest = divmod(runs, modules)
+    return None if rest else each
+
+
 def sizes_of(module: ModuleRecord) -> list[tuple[int, int]]:
     """Return (outputs, inputs) of the linear layers of a module, nothing if not known."""
     if module.kind != "linear":
         return []
-    sizes = module.sizes or ((module.out_features, module.in_features),)
+    own = (module.out_features, module.in_features)
+    sizes = module.sizes or (own,)
     return [(n, k) for n, k in sizes if n and k]
 
 
@@ -207,14 +224,17 @@ def is_transformer_engine(module: ModuleRecord) -> bool:
 
 def package_of(module: ModuleRecord) -> str:
     """Return the package of a module's class, empty if not known."""
-    return (module.source or "").split(".")[0]
+    package, *_ = (module.source or "").split(".")
+    return package
 
 
 def _is_linear(row: GemmRow) -> bool:
     """Whether a row can be a linear layer's: one GEMM, of known types and leg."""
-    is_single = row.kind.role is Role.GEMM and row.kind.multiplies
-    is_known = row.precision is not Precision.UNKNOWN and row.leg in CERTAIN_LEGS
-    return is_single and is_known
+    if row.kind.role is not Role.GEMM or not row.kind.multiplies:
+        return False
+    if row.precision is Precision.UNKNOWN:
+        return False
+    return row.leg in CERTAIN_LEGS
 
 
 def _fitting(row: GemmRow) -> Iterator[_Size]:
