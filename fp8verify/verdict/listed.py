@@ -172,8 +172,8 @@ def _of_layer(
         least = _least_of_no_passes(leg, entries, len(forward), modules, statements)
         yield said(by, entries, least, names)
         return
-    least = _all_but(leg, entries, high.most)
-    perhaps = _all_but(leg, entries, high.least)
+    least = _all_but(entries, high.most)
+    perhaps = _all_but(entries, high.least)
     yield said(by, entries, least, names, perhaps=perhaps)
 
 
@@ -181,18 +181,27 @@ def _counted(leg: Leg, entries: Sequence[Entry], forward: int | None) -> Launche
     """Count calls of a leg, or launches of legs that cannot be told apart."""
     is_vague = len(legs_of(leg)) > 1
     return Launches(
-        launches=launches_of(entries) if is_vague else len(entries),
+        launches=len(_products(entries)),
         leg=leg,
         forward=forward,
         may_repeat=is_vague or leg is Leg.RECOMPUTE,
     )
 
 
-def _all_but(leg: Leg, entries: Sequence[Entry], high: int) -> float:
-    """Return how many launches run low, but for so many calls, or launches of vague legs."""
-    if len(legs_of(leg)) > 1:
-        return float(max(0, launches_of(entries) - high))
-    return all_but(entries, high)
+def _products(entries: Iterable[Entry]) -> list[int]:
+    """Return of each product how many launches it has: those of a known leg are parts of one."""
+    products: list[int] = []
+    for entry in entries:
+        launches = entry.ran.launches
+        is_vague = len(legs_of(entry.leg)) > 1
+        products += [1] * launches if is_vague else [launches]
+    return products
+
+
+def _all_but(entries: Iterable[Entry], high: int) -> float:
+    """Return how many launches run low at least, if so many products may run in high precision."""
+    longest_first = sorted(_products(entries), reverse=True)
+    return float(sum(longest_first[high:]))
 
 
 def _least_of_no_passes(
@@ -215,7 +224,7 @@ def _least_of_no_passes(
     in_parts = max(entry.ran.launches for entry in entries) > len(may_be)
     if is_vague and in_parts:
         return all_but(entries, high)
-    return _all_but(leg, entries, high)
+    return _all_but(entries, high)
 
 
 # ---- calls without sizes
@@ -250,9 +259,9 @@ def _without_sizes(
             yield said(
                 Witness.MODULES,
                 entries,
-                _all_but(leg, entries, high.most),
+                _all_but(entries, high.most),
                 is_sure=is_sure,
-                perhaps=_all_but(leg, entries, high.least),
+                perhaps=_all_but(entries, high.least),
             )
         elif not has_experts:
             least = _least_of_some(leg, entries, modules, statements)
