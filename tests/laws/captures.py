@@ -188,12 +188,19 @@ def _record_again(document: Document) -> None:
 
 
 def optimizer_products(documents: list[Document], rng: random.Random) -> None:
-    """Let the optimizer of each step multiply in BF16, as Muon does, at its end."""
+    """Let the optimizer of each step multiply in BF16, as Muon does, at its end.
+
+    Of ranks that only generate beside others that train, an optimizer would be news.
+    """
     del rng
-    for document in documents:
+    for document in [*filter(_runs_backward, documents)] or documents:
         for number, step in enumerate(_steps(document)):
             events = _muon(document, step, COPIES + 1000 * number)
             document["traceEvents"].extend(events)
+
+
+def _runs_backward(document: Document) -> bool:
+    return any("Backward" in event.get("name", "") for event in document["traceEvents"])
 
 
 def _muon(document: Document, step: Event, first: int) -> list[Event]:

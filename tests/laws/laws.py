@@ -249,7 +249,7 @@ def of_run(
     elif law == "outside":
         yield from _outside(run, subject)
     elif law == "repetition":
-        longer = replace(run, steps=2 * run.steps)
+        longer = replace(run, steps=2 * run.steps, window=run.steps)
         after = _said_of(longer, scratch / "longer")
         yield subject.check(law, "twice", after, _differ(subject.before, after))
     elif law == "entries":

@@ -79,6 +79,8 @@ class Run:
     extras: frozenset[str] = frozenset()
     log: str = "none"
     lists: bool = True
+    # Steps after which experts get the same tokens again; 0 if that is every second one.
+    window: int = 0
     flips: Flips = field(default=frozenset())
 
     def executions(self) -> Iterator[Execution]:
@@ -92,7 +94,8 @@ class Run:
         """Return how many tokens a layer gets: an expert now more, now less, or none."""
         if not self.layers[place].expert:
             return self.tokens
-        dealt = random.Random(f"{at.batch} {place} {at.step % 2}")
+        step = at.step % self.window if self.window else at.step
+        dealt = random.Random(f"{at.batch} {place} {step % 2}")
         return dealt.choice((0, self.tokens // 8, self.tokens // 4, self.tokens // 4))
 
     def legs_of(self, place: int) -> list[str]:
