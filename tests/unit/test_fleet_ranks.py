@@ -265,7 +265,7 @@ def test_a_window_without_fp8_shows(tmp_path: Path) -> None:
     report = inspect(tmp_path)
     assert report.verdict is Verdict.PARTIAL
     (finding,) = found(report, "step-without-fp8")
-    assert "20, 21" in finding.message
+    assert "20 and 21" in finding.message
 
 
 def test_an_unreadable_window_keeps_the_rank_from_being_active(tmp_path: Path) -> None:
@@ -390,7 +390,7 @@ def test_traces_of_one_name_are_told_by_their_folder(tmp_path: Path) -> None:
 def test_what_many_ranks_share_is_told_once(tmp_path: Path) -> None:
     report = inspect(write_ranks(tmp_path, fp8="ynnnnnn"))
     (finding,) = found(report, "rank-without-fp8")
-    assert finding.message.startswith("ranks 1, 2, 3, 4, 5, 6 ran no FP8 GEMM")
+    assert finding.message.startswith("ranks 1, 2, 3, 4, 5 and 6 ran no FP8 GEMM")
     for rank in range(5):
         path = tmp_path / f"rank{rank}.json"
         path.write_bytes(path.read_bytes()[:-4])

@@ -50,7 +50,11 @@ def test_products_that_the_nodes_lack_are_their_gradients(
         build.launch(WGRAD, "aten::mm" if tokens else None, **(shape if tokens else {}))  # type: ignore[arg-type]
     report = build.report()
     assert report.verdict is Verdict.PARTIAL
-    assert "every wgrad GEMM ran in BF16" in report.reason
+    # Of eight launches that no node tells apart, those of four layers lack for certain.
+    certain = (
+        "4 wgrad GEMMs" if (tokens, numbered) == (256, False) else "every wgrad GEMM"
+    )
+    assert f"{certain} ran in BF16" in report.reason
 
 
 def test_a_replayed_graph_in_high_precision_may_be_of_the_training(
