@@ -63,7 +63,8 @@ class _Step(NamedTuple):
         """Whether the GPU waits for longer than was gained, and for more than a share."""
         if not self.whole or self.busy is None:
             return False
-        return self.whole - self.busy > max(gained, share * self.whole)
+        waiting = self.whole - self.busy
+        return waiting > max(gained, share * self.whole)
 
 
 def payoff(
@@ -90,7 +91,12 @@ def payoff(
     low = [row for row in trace.trained if row.precision.is_low]
     high = [row for row in trace.trained if row.precision in SIXTEEN_BIT]
     table = rates_of(trace.gpu)
-    in_bf16 = Bf16Times(trace.gemms, table, trace.largest_gradient, trace.beside)
+    in_bf16 = Bf16Times(
+        trace.gemms,
+        table,
+        trace.largest_gradient,
+        trace.beside,
+    )
     saving = in_bf16.saving(low, trace.gpu)
     rows = _overhead(trace.others) if casts else ()
     cost = 1000 * added_us(rows)
@@ -141,7 +147,9 @@ def _time_ns(rows: Iterable[GemmRow]) -> int:
 
 def _speedup_of_step(step: _Step, gained: float) -> float | None:
     """Return how much faster a step is than in BF16; None unless the GPU limits it."""
-    if not step.whole or not step.is_known or step.waits_beyond(gained, USUAL_WAIT):
+    if not step.whole or not step.is_known:
+        return None
+    if step.waits_beyond(gained, USUAL_WAIT):
         return None
     return max(0.0, step.whole + gained) / step.whole
 
@@ -151,10 +159,11 @@ def _small_share(low: Iterable[GemmRow]) -> float | None:
     known = 0
     small = 0
     for row in low:
-        if row.shape is not None:
-            known += row.amount
-            if min(row.shape[1:]) < SMALL_SIDE:
-                small += row.amount
+        if row.shape is None:
+            continue
+        known += row.amount
+        if min(row.shape[1:]) < SMALL_SIDE:
+            small += row.amount
     return small / known if known else None
 
 
@@ -195,11 +204,12 @@ def _tax(
     if not rows:
         return None
     time_us = round(fsum(row.time_us for row in rows), 3)
-    unfused = [row.time_us for row in rows if not row.fused]
-    saved_us = micros(round(saving.saved_ns or 0))
+    unfused_us = fsum(row.time_us for row in rows if not row.fused)
+    saved_ns = round(saving.saved_ns or 0)
+    saved_us = micros(saved_ns)
     return TaxReport(
         time_us=time_us,
-        unfused_us=round(fsum(unfused), 3),
+        unfused_us=round(unfused_us, 3),
         share_of_gpu_time=round(time_us / busy_us, 6),
         saved_at_most_us=saved_us,
         share_of_saving=rounded(time_us / saved_us) if saved_us > 0 else None,
@@ -234,16 +244,15 @@ def _overhead(others: Iterable[KindTotal]) -> tuple[TaxEntry, ...]:
             times[cost] += total.amount
     rows = []
     for cost, time_ns in times.items():
-        rows.append(
-            TaxEntry(
-                purpose=cost.purpose,
-                op=cost.op,
-                leg=cost.leg,
-                fused=cost.fused,
-                kernels=calls[cost],
-                time_us=micros(time_ns),
-            )
+        row = TaxEntry(
+            purpose=cost.purpose,
+            op=cost.op,
+            leg=cost.leg,
+            fused=cost.fused,
+            kernels=calls[cost],
+            time_us=micros(time_ns),
         )
+        rows.append(row)
     rows.sort(key=lambda row: -row.time_us)
     return tuple(rows)
 

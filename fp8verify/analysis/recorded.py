@@ -53,7 +53,10 @@ def _counted_as_step(meta: schema.RankMeta) -> str | None:
     if meta.clock == "explicit":
         return "fp8verify.step"
     leader = meta.leader
-    classes = [name for name, calls in meta.optimizer_updates.items() if calls]
+    classes = []
+    for name, calls in meta.optimizer_updates.items():
+        if calls:
+            classes.append(name)
     if not leader and len(classes) == 1:
         leader = classes[0]
     return f"{leader}.step" if leader else None
@@ -87,7 +90,8 @@ def steps_outside(meta: schema.RankMeta) -> StepStatistics | None:
     times = meta.steps_outside
     if times is None:
         return None
-    return step_statistics([[ns / 1000 for ns in times.samples_ns]], times.count)
+    samples_us = [ns / 1000 for ns in times.samples_ns]
+    return step_statistics([samples_us], times.count)
 
 
 def modules_report(rank: RankEvidence) -> ModulesReport | None:
@@ -175,11 +179,15 @@ _LAST_DATE_NS = 3_155_760_000 * 10**9
 
 def _date(ranks: Sequence[RankEvidence]) -> str | None:
     """Return when the first kernel of all ranks began; None where no trace says so."""
-    begins = [rank.trace.began_ns for rank in ranks if rank.trace.began_ns is not None]
-    dates = [began for began in begins if _FIRST_DATE_NS < began < _LAST_DATE_NS]
+    dates = []
+    for rank in ranks:
+        began = rank.trace.began_ns
+        if began is not None and _FIRST_DATE_NS < began < _LAST_DATE_NS:
+            dates.append(began)
     if not dates:
         return None
-    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(min(dates) // 10**9))
+    first = time.gmtime(min(dates) // 10**9)
+    return time.strftime("%Y-%m-%dT%H:%M:%SZ", first)
 
 
 def environment(ranks: Sequence[RankEvidence]) -> Environment:
@@ -195,7 +203,8 @@ def environment(ranks: Sequence[RankEvidence]) -> Environment:
         gpus.append((recorded.gpu, recorded.compute_capability))
         for package, version in meta.versions.items():
             versions[package][version] = None
-    name, capability = next((gpu for gpu in gpus if gpu[0]), (None, None))
+    named = (gpu for gpu in gpus if gpu[0])
+    name, capability = next(named, (None, None))
     joined = {package: " and ".join(known) for package, known in versions.items()}
     return Environment(
         gpu=name,
@@ -207,10 +216,14 @@ def environment(ranks: Sequence[RankEvidence]) -> Environment:
 
 def memory_report(meta: schema.RankMeta) -> MemoryReport | None:
     """Return the peak of a rank's GPU memory at its last window, and FP8's part of it."""
-    peaks = [window.memory for window in meta.windows if window.memory is not None]
-    if not peaks or not peaks[-1].allocated_peak:
+    last = None
+    for window in meta.windows:
+        if window.memory is not None:
+            last = window.memory
+    if last is None or not last.allocated_peak:
         return None
-    return MemoryReport(**structs.asdict(peaks[-1]), why=tuple(_why(meta.modules)))
+    why = _why(meta.modules)
+    return MemoryReport(**structs.asdict(last), why=tuple(why))
 
 
 def _why(modules: Sequence[schema.ModuleRecord]) -> Iterator[str]:
@@ -317,12 +330,14 @@ class Kept(NamedTuple):
     def first_of_window(self) -> float | None:
         """The amax of the first step that used the scale which the window began with."""
         before = self.slot.amax_before
-        history = list(self.slot.amax)
-        if not before or before not in history:
+        if not before:
             return None
-        last_of_before = len(history) - 1 - history[::-1].index(before)
-        behind = history[last_of_before + 1 :]
-        return behind[0] if behind else None
+        newer = None
+        for amax in reversed(self.slot.amax):
+            if amax == before:
+                return newer
+            newer = amax
+        return None
 
 
 def kept_scales(rank: RankEvidence) -> list[Kept]:
@@ -403,7 +418,11 @@ def _trend(rank: RankEvidence) -> tuple[TrendPoint, ...]:
         loss = losses.get(line.step + ahead)
         if loss is not None and not math.isfinite(loss):
             loss = None
-        points.append(TrendPoint(step=line.step, scalars=scalars_of(line, loss)))
+        point = TrendPoint(
+            step=line.step,
+            scalars=scalars_of(line, loss),
+        )
+        points.append(point)
     return tuple(points)
 
 
@@ -422,11 +441,11 @@ def scalars_of(
         worst = of.worst(known) if known else None
         if worst is not None:
             scalars[name] = worst
-    if line.gradient is not None:
-        if line.gradient.norm is not None:
-            scalars[GRAD_NORM] = line.gradient.norm
-        if line.gradient.clip_ratio is not None:
-            scalars[GRAD_NORM_CLIP_RATIO] = line.gradient.clip_ratio
+    gradient = line.gradient
+    if gradient is not None and gradient.norm is not None:
+        scalars[GRAD_NORM] = gradient.norm
+    if gradient is not None and gradient.clip_ratio is not None:
+        scalars[GRAD_NORM_CLIP_RATIO] = gradient.clip_ratio
     if loss is not None:
         scalars[LOSS] = loss
     return scalars
