@@ -58,19 +58,19 @@ class Fact(str, Enum):
 
 def facts_of(rank: RankEvidence) -> frozenset[str]:
     """Return what holds of a rank."""
-    kinds = [total.kind for total in rank.trace.others]
-    kinds += [row.kind for row in rank.trace.gemms]
+    kernels = [total.kind.name for total in rank.trace.others]
+    kernels += [row.kind.name for row in rank.trace.gemms]
     sources = {module.source or "" for module in rank.modules}
     calls = rank.recorded.meta.api_calls
     tax = rank.gain.tax
     found = {
         Fact.GRAPHS: rank.trace.health.kernels_in_graphs > 0,
-        Fact.COMPILED: any(_GENERATED.match(kind.name) for kind in kinds),
+        Fact.COMPILED: any(map(_GENERATED.match, kernels)),
         Fact.UNFUSED: tax is not None and tax.unfused_us >= HALF * tax.time_us,
         Fact.RECOMPUTES: recomputes(rank),
         Fact.TORCHAO: _any_from("torchao", sources) or _any_from("torchao", calls),
         Fact.ENGINE: _any_from("transformer_engine", sources)
-        or any(map(is_of_engine, (kind.name for kind in kinds))),
+        or any(map(is_of_engine, kernels)),
         Fact.MEGATRON: _any_from("megatron", sources),
         Fact.FROZEN: _has_frozen_base(rank),
         Fact.WGRAD_ALONE: _legs_without_low(rank) == {Leg.WGRAD},

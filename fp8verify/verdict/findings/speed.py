@@ -24,7 +24,6 @@ from fp8verify.verdict.advice import (
 )
 from fp8verify.verdict.expected import Requested
 from fp8verify.verdict.findings_table import finding, findings_table
-from fp8verify.verdict.selection import calls_of
 
 _OF_UNSLOTH = "_w8a8_block_fp8_matmul"
 _MATH_BACKEND = "the math backend of scaled_dot_product_attention"
@@ -170,10 +169,16 @@ def cost_of_casts(
     overheads: Sequence[TaxReport], payoffs: Sequence[PayoffReport]
 ) -> tuple[str, str]:
     """Return what costs most, and the case with a remedy that is not in force already."""
-    unfused = sum(overhead.unfused_us for overhead in overheads)
-    if unfused >= limits.HALF * sum(overhead.time_us for overhead in overheads):
-        compiled = any(row.fused for overhead in overheads for row in overhead.rows)
-        return "unfused eager casts", "graph-breaks" if compiled else "compile"
+    unfused_us = 0.0
+    time_us = 0.0
+    is_compiled = False
+    for overhead in overheads:
+        unfused_us += overhead.unfused_us
+        time_us += overhead.time_us
+        is_compiled = is_compiled or any(row.fused for row in overhead.rows)
+    if unfused_us >= limits.HALF * time_us:
+        case = "graph-breaks" if is_compiled else "compile"
+        return "unfused eager casts", case
     if gemms_are_small(payoffs):
         return f"small GEMMs (a side below {limits.SMALL_SIDE})", "small"
     return "costly casts", "casts"
@@ -191,13 +196,17 @@ def attention_unfused(rank: RankEvidence, _: Requested) -> Iterator[Finding]:
         return
     totals = gemm_totals(rows)
     of_gpu = totals.total_ns / (sum(rank.gpu_time.values()) or 1)
-    ops = {name for row in rows for name in row.kind.op.parents}
-    sdpa = any(find(name).encloses is Role.ATTENTION for name in ops)
+    operators: set[str] = set()
+    for row in rows:
+        operators.update(row.kind.op.parents)
+    backend = "bmm, softmax, bmm"
+    if any(find(name).encloses is Role.ATTENTION for name in operators):
+        backend = _MATH_BACKEND
     yield finding(
         "attention-unfused",
         "costly" if of_gpu >= limits.COSTLY else "",
         gpu_share=of_gpu,
-        backend=_MATH_BACKEND if sdpa else "bmm, softmax, bmm",
+        backend=backend,
         formats=" and ".join(
             p.value.upper() for p in Precision if totals.kernels[p.value]
         ),
@@ -209,13 +218,15 @@ def attention_unfused(rank: RankEvidence, _: Requested) -> Iterator[Finding]:
 
 def scalar_all_reduces(rank: RankEvidence, _: Requested) -> Iterator[Finding]:
     """All-reduces of one element each, as torchao makes for the amax of every sharded weight."""
-    scalars = (
-        t for t in rank.trace.collectives if t.in_elements == t.out_elements == 1
-    )
-    reduces = [total for total in scalars if "reduce" in total.name.lower()]
-    calls = calls_of(reduces)
-    if rank.ran_low and calls >= limits.USUAL_SCALARS * max(1, len(rank.trace.steps)):
-        time_ns = sum(total.time_ns for total in reduces)
+    calls = 0
+    time_ns = 0
+    for total in rank.trace.collectives:
+        is_scalar = total.in_elements == total.out_elements == 1
+        if is_scalar and "reduce" in total.name.lower():
+            calls += total.calls
+            time_ns += total.time_ns
+    steps = max(1, len(rank.trace.steps))
+    if rank.ran_low and calls >= limits.USUAL_SCALARS * steps:
         share = time_ns / rank.trace.timeline.busy
         yield finding("scalar-all-reduces", calls=calls, ms=time_ns / 1e6, share=share)
 
