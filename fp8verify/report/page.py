@@ -213,7 +213,7 @@ class Page(NamedTuple):
         if self.speed is not None:
             yield self.speed
             if self.speed.finding is not None:  # the fix of what limits is always shown
-                yield from fixes.of(self.speed.finding, 0)
+                yield from fixes.for_speed(self.speed.finding)
         for finding in minor:
             yield Note.of(finding, 2)
             yield from fixes.of(finding, 4)
@@ -277,6 +277,12 @@ class _Fixes:
             rank = 0
         yield Note("fix", finding.hint, finding=finding, rank=rank)
         self.said.add(finding.hint)
+
+    def for_speed(self, finding: Finding) -> Iterator[Note]:
+        """Yield what to do about the speed; behind another fix it says that it is about that."""
+        aim = "" if self.none else "For speed: "
+        for note in self.of(finding, 0):
+            yield note._replace(text=f"{aim}{note.text}")
 
 
 def sentence(text: str) -> str:

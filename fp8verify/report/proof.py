@@ -47,6 +47,8 @@ def _grid_of_what_is_short(proof: Proof, report: Report) -> Grid | None:
     """Return the table of a coordinate; none where it says no more than the sentence does."""
     if proof.coordinate == "layer" and is_named(report):
         return None  # the table of layers says it
+    if proof.coordinate == "rank, layer" and _names_all(report, proof.rows):
+        return None
     if proof.coordinate == "leg":
         blocks = _blocks_that_lack(report)
         if blocks is not None:
@@ -54,6 +56,12 @@ def _grid_of_what_is_short(proof: Proof, report: Report) -> Grid | None:
         if len(_legs_alike(proof.rows)) == 1:
             return None
     return _proof_grid(proof, report)
+
+
+def _names_all(report: Report, rows: Iterable[ProofRow]) -> bool:
+    """Whether the sentence names the layers of each row that fell short, which has a size only."""
+    short = [row for row in rows if row.short is not False]
+    return all(row.note and row.note in report.reason for row in short)
 
 
 def is_named(report: Report) -> bool:
@@ -385,8 +393,12 @@ def _rows_of_blocks(blocks: Mapping[int | None, _OfBlock]) -> Iterator[ProofRow]
     for block, ran in blocks.items():
         if block is not None:
             alike[ran].append(block)
+    last = max(number for numbers in alike.values() for number in numbers)
     for ran, numbers in alike.items():
-        yield _row_of(rank_numbers(sorted(numbers)), ran, len(numbers))
+        name = rank_numbers(sorted(numbers))
+        if ran.lacking and numbers == [last]:  # a loop may end one too early
+            name = f"{name} (the last)"
+        yield _row_of(name, ran, len(numbers))
 
 
 def _row_of(name: str, ran: _OfBlock, times: int) -> ProofRow:

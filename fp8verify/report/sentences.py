@@ -270,21 +270,23 @@ def _kernels(report: Report) -> str:
 
 
 def _shares(report: Report, gemms: GemmSummary) -> Iterator[str]:
-    """Yield how much of the work ran in low precision, unless the sentence or the counts say it."""
+    """Yield how much of the work ran in low precision: one share, that of what was expected first.
+
+    A share of time is not said where the sentence or the counts say it.
+    """
+    expected = _of_expected(report)
     share = about(low_precision_share(gemms.time_us) or 0.0)
     unknown = _unknown_share(gemms.time_us)
     shares = (f"{share} of", f"{unknown:.1%} of")
     is_alone = len(report.ranks) == 1
     is_said = is_alone and any(one in report.reason for one in shares)
     kinds = [kind for kind, count in gemms.kernels.items() if count]
-    is_told = len(kinds) > 1 and not is_said
-    if is_told:
-        yield f"{share} of {_whole_of(report, gemms)}"
-    if is_told and unknown:
-        yield f"and {about(unknown)} of it may be"
-    expected = _of_expected(report)
     if expected:
-        yield expected if is_told else expected.replace("FLOPs", "GEMM FLOPs")
+        yield expected
+    elif len(kinds) > 1 and not is_said:
+        yield f"{share} of {_whole_of(report, gemms)}"
+        if unknown:
+            yield f"and {about(unknown)} of it may be"
 
 
 def _whole_of(report: Report, gemms: GemmSummary) -> str:
@@ -292,11 +294,16 @@ def _whole_of(report: Report, gemms: GemmSummary) -> str:
     unit = "GEMM FLOPs"
     if report.measure == "time":
         unit = "GEMM time"
-    if report.attention_gemm.launches or report.untrained_gemm.launches:
+    if _has_others(report):
         unit = f"the layers' {unit}"
     if gemms.launches < report.layer_gemm.launches:
         unit += " of the ranks that train"
     return unit
+
+
+def _has_others(report: Report) -> bool:
+    """Whether GEMMs ran that are no layer's."""
+    return bool(report.attention_gemm.launches or report.untrained_gemm.launches)
 
 
 def _layer_gemms(report: Report) -> GemmSummary:
@@ -362,7 +369,10 @@ def _of_expected(report: Report) -> str:
     if (share, measured) == ("100%", "100%"):
         return ""
     where = "" if len(report.ranks) == 1 else f" on {rank.label}"
-    return f"{measured} of FLOPs{where} ({share} expected)"
+    whole = "GEMM FLOPs"
+    if _has_others(report):
+        whole = f"the layers' {whole}"
+    return f"{measured} of {whole}{where} ({share} expected)"
 
 
 def _more(report: Report) -> Iterator[str]:

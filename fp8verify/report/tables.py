@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter, defaultdict
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 
@@ -153,6 +154,10 @@ def ranks_alike(ranks: Iterable[RankReport]) -> list[list[RankReport]]:
 
 LayerGroup = tuple[str, list[NamedLayerRow]]
 SHOWN_LAYERS = 12
+# More rows than these are joined where all layers of some blocks ran alike.
+_FEW_LAYERS = 6
+# A name as far as the number of its block: "layers.{0,3}." of "layers.{0,3}.mlp.up".
+_TO_BLOCK = re.compile(r"(?:\w+\.)*(?:\*|\{[\d,-]+\}|\d+)(?=\.)")
 
 
 def layer_table(report: Report, *, verbose: bool) -> Grid | None:
@@ -268,7 +273,7 @@ def _by_name(named: NamedLayersReport, notes: list[str], verbose: bool) -> Grid:
         headings += ["<configured", "<outputs x inputs"]
     headings.append("<layer")
     rows = []
-    for name, group in layer_groups(named):
+    for name, group in _shown_groups(named, verbose):
         first = group[0]
         cells = [_low_of_all(leg, group) for leg in legs]
         if not is_eager:
@@ -290,6 +295,14 @@ def _by_name(named: NamedLayersReport, notes: list[str], verbose: bool) -> Grid:
         shown=SHOWN_LAYERS,
         above="; ".join(said),
     )
+
+
+def _shown_groups(named: NamedLayersReport, verbose: bool) -> list[LayerGroup]:
+    """Return the rows of layers; many are joined by block, unless all were asked for."""
+    groups = layer_groups(named)
+    if verbose or len(groups) <= _FEW_LAYERS:
+        return groups
+    return _by_begin(groups)
 
 
 def _shown_legs(named: NamedLayersReport) -> list[Leg]:
@@ -335,6 +348,36 @@ def layer_groups(named: NamedLayersReport) -> list[LayerGroup]:
             name = ", ".join(patterns(names))
         groups.append((name, rows))
     return sorted(groups, key=lambda group: _is_all_low(group[1][0]))
+
+
+def _by_begin(groups: Sequence[LayerGroup]) -> list[LayerGroup]:
+    """Join the layers of the same blocks that all ran in low precision, or none of which did."""
+    by_begin: dict[str, list[LayerGroup]] = defaultdict(list)
+    for name, rows in groups:
+        begin = _TO_BLOCK.match(name)
+        by_begin[begin[0] if begin else name].append((name, rows))
+    joined: list[LayerGroup] = []
+    for blocks, found in by_begin.items():
+        names = [name for name, _ in found]
+        looks = {_look(rows) for _, rows in found}
+        is_list = any(", " in name for name in names)
+        if len(found) == 1 or len(looks) > 1 or is_list:
+            joined += found
+            continue
+        every: list[NamedLayerRow] = []
+        for _, rows in found:
+            every += rows
+        joined.append((f"{blocks}.* ({len(every)} layers)", every))
+    return joined
+
+
+def _look(rows: Sequence[NamedLayerRow]) -> Hashable:
+    """Return for each leg whether all, none or some of its GEMMs ran in low precision."""
+    looks = []
+    for leg in Leg:
+        low, _, ran = _low_of_all(leg, rows).partition("/")
+        looks.append((leg, low == ran, low == "0"))
+    return tuple(looks)
 
 
 def _is_all_low(row: NamedLayerRow) -> bool:

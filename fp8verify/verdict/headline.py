@@ -14,6 +14,7 @@ from fp8verify.terms import (
     VAGUE_LEGS,
     Leg,
     Precision,
+    Role,
     low_precision_count,
     low_precision_name,
 )
@@ -28,6 +29,7 @@ from fp8verify.text import (
 )
 from fp8verify.thresholds import HALF, NEGLIGIBLE, SHOWN_IN_REASON
 from fp8verify.verdict.clauses import all_that_hold, by_number, first_said, optional
+from fp8verify.verdict.expected import CONVERTED
 from fp8verify.verdict.policy import Policy
 
 
@@ -208,7 +210,22 @@ def did_as_expected(summaries: Sequence[RankSummary]) -> str:
     count = f"all {expected}"
     if lacking:
         count = f"{expected - lacking} of {expected}"
+    if any(map(_is_asked_by_weights, summaries)):
+        return f"{count} GEMMs on {formats} weights ran in {formats}"
     return f"{count} GEMMs that should have run in {formats} did"
+
+
+def _is_asked_by_weights(summary: RankSummary) -> bool:
+    """Whether weights are stored in low precision, and no layer was converted to compute in it.
+
+    That a library multiplies such weights in low precision is likely for each pass, not promised.
+    """
+    modules = summary.rank.modules
+    if modules is None:
+        return False
+    states = {state for state, count in modules.counts.items() if count}
+    has_low_weights = any(" weights outside " in line for line in modules.storage)
+    return has_low_weights and states.isdisjoint(CONVERTED)
 
 
 def _kernels_of(summaries: Iterable[RankSummary]) -> Counter[str]:
@@ -236,13 +253,28 @@ def gemms_of_layers(ranks: Sequence[RankReport]) -> str:
     """Name the GEMMs that the verdict is about: experts are no linear layers."""
     if all(map(_has_experts_alone, ranks)):
         return "expert GEMMs"
+    if any(map(_has_experts, ranks)):
+        return "linear-layer and expert GEMMs"
     return "linear-layer GEMMs"
 
 
 def _has_experts_alone(rank: RankReport) -> bool:
-    has_linear = rank.modules is None or any(rank.modules.counts.values())
-    has_experts = rank.layers is not None and bool(rank.layers.experts)
-    return has_experts and not has_linear
+    if not _has_experts(rank):
+        return False
+    if rank.modules is not None and not any(rank.modules.counts.values()):
+        return True
+    roles = set()
+    for row in rank.kernels:
+        is_of_layer = row.leg not in (None, Leg.ATTENTION, Leg.OPTIMIZER)
+        if row.role.is_gemm and is_of_layer:
+            roles.add(row.role)
+    return roles == {Role.GROUPED_GEMM}
+
+
+def _has_experts(rank: RankReport) -> bool:
+    if rank.layers is not None and rank.layers.experts:
+        return True
+    return any(row.role is Role.GROUPED_GEMM for row in rank.kernels)
 
 
 def whose_gemms(summary: RankSummary) -> str:

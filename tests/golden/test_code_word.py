@@ -24,4 +24,4 @@ def test_the_kept_machine_code_decides(tmp_path: Path) -> None:
     assert untold.verdict is Verdict.INCONCLUSIVE
     assert untold.exit_code == 3
     (finding,) = [one for one in untold.findings if one.code == "unknown-gemm"]
-    assert "(--code " in finding.hint
+    assert "--code " in finding.hint

@@ -12,7 +12,7 @@ LEGS = {
     "fprop": ("fprop",), "forward": ("fprop", "recompute"), "recomputed forward": ("recompute",),
     "dgrad": ("dgrad",), "wgrad": ("wgrad",), "gradient": ("dgrad", "wgrad", "backward"),
 }  # fmt: skip
-_ALL = re.compile(r"(\d+) of (\d+) linear-layer GEMMs")
+_ALL = re.compile(r"(\d+) of (\d+) linear-layer (?:and expert )?GEMMs")
 _EXPECTED = re.compile(r"[Aa]ll (\d+) GEMMs that should have run in FP8 did")
 _SHORT = re.compile(r"(\d+) of (\d+) GEMMs that should have run in FP8 did")
 _OF_LEGS = re.compile(

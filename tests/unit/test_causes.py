@@ -71,7 +71,8 @@ def test_arguments_in_the_log_that_keep_layers_in_bf16_are_the_cause(
     log.write_text(MEGATRON)
     report = inspect(ROOT / "fp8_muon" / "rank0.json.gz", log=log)
     assert (
-        "Megatron-LM keeps blocks 0, 3 in high precision (log line 3)" in report.reason
+        "blocks 0, 3 in high precision (first_last_layers_bf16, around log line 3)"
+        in report.reason
     )
 
 
