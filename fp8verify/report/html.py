@@ -67,6 +67,7 @@ _CURVE_WIDTH = 1000
 _CURVE_HEIGHT = 100
 # Losses that fall by more than this factor are drawn on a logarithmic scale.
 _STEEP = 2.0
+_ITEM = re.compile(r"^- ", re.MULTILINE)
 _FENCE = re.compile(r"^```\w*\n(.*?)^```$\n?", re.MULTILINE | re.DOTALL)
 # More step marks than this would hide the picture.
 _MAX_MARKS = 24
@@ -274,12 +275,20 @@ def explained(finding_code: str) -> list[Block]:
 def _prose_blocks(prose: str) -> Iterator[Block]:
     for paragraph in prose.strip().split("\n\n"):
         if paragraph.startswith("## "):
-            yield Block("head", paragraph.removeprefix("## "))
+            heading = paragraph.removeprefix("## ")
+            yield Block("head", heading)
         elif paragraph.startswith("- "):
-            for item in re.split(r"^- ", paragraph, flags=re.MULTILINE)[1:]:
-                yield Block("item", " ".join(item.split()))
+            _, *items = _ITEM.split(paragraph)
+            for item in items:
+                yield Block("item", _on_one_line(item))
         elif paragraph:
-            yield Block("text", " ".join(paragraph.strip("*").split()))
+            plain = paragraph.strip("*")
+            yield Block("text", _on_one_line(plain))
+
+
+def _on_one_line(text: str) -> str:
+    words = text.split()
+    return " ".join(words)
 
 
 def _hover(report: TimelineReport) -> dict[str, object]:
@@ -466,9 +475,14 @@ def _by_kind(time_us: Mapping[str, float], where: str, unit: str) -> list[Part]:
     for name, us in time_us.items():
         if us:
             figures = f"{millis(us)} {unit}, {percent(us / whole)}"
-            parts.append((kind_of(name), us, f"{where}, {name}: {figures}"))
-    kinds = list(LEGENDS)
-    return sorted(parts, key=lambda part: kinds.index(part[0]))
+            tip = f"{where}, {name}: {figures}"
+            parts.append((kind_of(name), us, tip))
+    return sorted(parts, key=_place_in_legend)
+
+
+def _place_in_legend(part: Part) -> int:
+    kind, _, _ = part
+    return list(LEGENDS).index(kind)
 
 
 def step_bars(comparison: Comparison) -> list[Bar]:
@@ -583,9 +597,10 @@ def loss_curves(loss: LossPair | None) -> dict[str, Curve | None]:
         if before is not None and after is not None:
             gaps.append((step, 0.0, after - before))
     unit = "value" if loss.counted else "step"
-    least = min(_values(loss.curve), default=0.0)
-    most = max(_values(loss.curve), default=0.0)
-    steep = least > 0 and most >= _STEEP * least
+    losses = _values(loss.curve)
+    least = min(losses, default=0.0)
+    most = max(losses, default=0.0)
+    steep = 0 < _STEEP * least <= most
     return {
         "curve": _curve(loss.curve, unit, is_log=steep),
         "gap": _curve(gaps, unit),

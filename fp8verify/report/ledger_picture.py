@@ -125,8 +125,10 @@ class _Drawing:
         self.ledger = ledger
         self.is_claimed = is_claimed
         self.legs = _legs_of(ledger)
-        self.has_ranks = len({one.rank for one in ledger.executions}) > 1
-        self.has_micro_batches = any(one.micro_batch > 1 for one in ledger.executions)
+        ranks = {one.rank for one in ledger.executions}
+        micro_batches = {one.micro_batch for one in ledger.executions}
+        self.has_ranks = len(ranks) > 1
+        self.has_micro_batches = max(micro_batches, default=1) > 1
         self._ran: dict[tuple[int, Leg, int], list[LedgerEntry]] = defaultdict(list)
         self._short_slots: set[int] = set()
         self._short_executions: set[int] = set()
@@ -239,8 +241,9 @@ def _marks(rows: Iterable[Row]) -> list[str]:
 def _columns(drawing: _Drawing) -> list[_Column]:
     """Return the columns; of many, neighbors alike are one, then ranks alike are one."""
     executions = drawing.ledger.executions
-    if len(executions) <= _COLUMNS:
-        return [_Column((at,)) for at in range(len(executions))]
+    count = len(executions)
+    if count <= _COLUMNS:
+        return [_Column((at,)) for at in range(count)]
     by_rank: dict[int | None, list[int]] = defaultdict(list)
     for at, execution in enumerate(executions):
         by_rank[execution.rank].append(at)
@@ -254,34 +257,24 @@ def _columns(drawing: _Drawing) -> list[_Column]:
                 steps.append((execution.step, execution.micro_batch))
             look = drawing.look_of_execution(run[0])
             joined[place, tuple(steps), look].extend(run)
-    return list(map(_Column, map(tuple, joined.values())))
+    columns = []
+    for alike in joined.values():
+        columns.append(_Column(tuple(alike)))
+    return columns
 
 
 def _lines(drawing: _Drawing) -> list[_Line]:
     """Return the rows; of many, blocks that ran alike are one, then rows alike are one."""
-    slots = drawing.ledger.slots
-    if len(slots) <= _ROWS:
-        return [_Line((slot,)) for slot in range(len(slots))]
-
-    def is_block(block: Sequence[int]) -> bool:
-        return slots[block[0]].block is not None
-
-    def look_of_block(block: Sequence[int]) -> Hashable:
-        looks = tuple(map(drawing.look_of_slot, block))
-        return (is_block(block), looks)
+    count = len(drawing.ledger.slots)
+    if count <= _ROWS:
+        return [_Line((slot,)) for slot in range(count)]
+    lines = _lines_of_blocks(drawing)
+    if len(lines) <= _ROWS:
+        return lines
 
     def look_of_line(line: _Line) -> Hashable:
         return drawing.look_of_slot(line.first)
 
-    lines: list[_Line] = []
-    blocks = _runs(range(len(slots)), lambda slot: slots[slot].block)
-    for alike in _runs(blocks, look_of_block):
-        if len(alike) > 1 and is_block(alike[0]):
-            lines += map(_Line, zip(*alike, strict=True))
-        else:
-            lines += map(_Line, zip(chain.from_iterable(alike)))
-    if len(lines) <= _ROWS:
-        return lines
     joined = []
     for run in _runs(lines, look_of_line):
         places: list[int] = []
@@ -289,6 +282,33 @@ def _lines(drawing: _Drawing) -> list[_Line]:
             places += line.slots
         joined.append(_Line(tuple(places)))
     return joined
+
+
+def _lines_of_blocks(drawing: _Drawing) -> list[_Line]:
+    """Return a row for each slot; the slots of neighboring blocks that ran alike share theirs."""
+    slots = drawing.ledger.slots
+
+    def block_of(slot: int) -> int | None:
+        return slots[slot].block
+
+    def is_block(block: Sequence[int]) -> bool:
+        return block_of(block[0]) is not None
+
+    def look_of_block(block: Sequence[int]) -> Hashable:
+        looks = tuple(map(drawing.look_of_slot, block))
+        return (is_block(block), looks)
+
+    lines = []
+    blocks = _runs(range(len(slots)), block_of)
+    for alike in _runs(blocks, look_of_block):
+        is_repeated = len(alike) > 1 and is_block(alike[0])
+        if is_repeated:
+            for same in zip(*alike, strict=True):
+                lines.append(_Line(same))
+        else:
+            for slot in chain.from_iterable(alike):
+                lines.append(_Line((slot,)))
+    return lines
 
 
 def _runs(
@@ -304,8 +324,11 @@ def _most_telling(
     """Return at most some items in their order: those that lack something, then the first."""
     if len(items) <= most:
         return list(items)
-    lacking = list(filter(lacks, items))
-    others = [item for item in items if not lacks(item)]
+    lacking: list[_Item] = []
+    others: list[_Item] = []
+    for item in items:
+        found = lacking if lacks(item) else others
+        found.append(item)
     chosen = [*lacking, *others][:most]
     return sorted(chosen, key=items.index)
 
@@ -387,10 +410,11 @@ def _column_labels(drawing: _Drawing, columns: Sequence[_Column]) -> Iterator[st
     share = 100 / len(columns)
     before = None
     for at, name in enumerate(names):
-        width = 9.0 * len(name)  # of a panel on a phone, where a letter is so wide
-        has_room = at * share >= free and at * share + width <= 100
+        begin = at * share
+        end = begin + 9.0 * len(name)  # of a panel on a phone: a letter is so wide
+        has_room = free <= begin and end <= 100
         if name != before and has_room:
-            free = at * share + width + 4
+            free = end + 4
             yield name
         else:
             yield ""
@@ -401,7 +425,10 @@ def _short_label(drawing: _Drawing, column: _Column) -> str:
     """Return the rank of a column, "r0+" for several that ran alike, or else its step."""
     first = drawing.ledger.executions[column.first]
     if drawing.has_ranks and first.rank is not None:
-        ranks = {drawing.ledger.executions[at].rank for at in column.executions}
+        ranks = set()
+        for at in column.executions:
+            execution = drawing.ledger.executions[at]
+            ranks.add(execution.rank)
         more = "+" if len(ranks) > 1 else ""
         return f"r{first.rank}{more}"
     if first.step is None:
@@ -419,16 +446,18 @@ def _row_label(slots: Sequence[LedgerSlot]) -> str:
         return f"{indexed(names)} ({len(slots)} alike)"
     blocks = {slot.block for slot in slots if slot.block is not None}
     if len(blocks) > 1:
-        sizes = {name.partition(", ")[2] for name in names}
+        sizes = set()
+        for name in names:
+            _, _, size = name.partition(", ")
+            sizes.add(size)
         layers = counted(slots, "layer")
+        numbers = _windows(sorted(blocks))
         if len(sizes) == 1:
-            return (
-                f"blocks {_windows(sorted(blocks))}, {sizes.pop()} ({len(slots)} alike)"
-            )
-        return f"blocks {_windows(sorted(blocks))}: {layers} alike"
-    return (
-        f"{cut_middle(names[0], 20)} … {cut_middle(names[-1], 20)} ({len(slots)} alike)"
-    )
+            return f"blocks {numbers}, {sizes.pop()} ({len(slots)} alike)"
+        return f"blocks {numbers}: {layers} alike"
+    first = cut_middle(names[0], 20)
+    last = cut_middle(names[-1], 20)
+    return f"{first} … {last} ({len(slots)} alike)"
 
 
 def _slot_label(slot: LedgerSlot) -> str:
@@ -439,8 +468,10 @@ def _slot_label(slot: LedgerSlot) -> str:
     rests = [name.removeprefix(before) for name in slot.names]
     after = _shared_end(rests)
     if not before and not after:
-        return cut_middle(f"one of {', '.join(slot.names)}", _NAME)
-    differing = ",".join(rest.removesuffix(after) for rest in rests)
+        names = ", ".join(slot.names)
+        return cut_middle(f"one of {names}", _NAME)
+    middles = [rest.removesuffix(after) for rest in rests]
+    differing = ",".join(middles)
     return cut_middle(f"{before}{{{differing}}}{after}", _NAME)
 
 

@@ -77,23 +77,33 @@ def _note(line: str) -> str:
 
 
 def _table(grid: Grid) -> str:
-    rule = ["---" if words else "---:" for words in grid.words]
-    lines = [_row(map(markdown, grid.names)), _row(rule)]
-    for row in grid.rows:
-        lines.append(_row(map(markdown, row)))
+    rule = []
+    for words in grid.words:
+        rule.append("---" if words else "---:")
+    lines = [_row_of_text(grid.names), _row(rule)]
+    lines += map(_row_of_text, grid.rows)
     return "\n".join(lines)
 
 
+def _row_of_text(cells: Iterable[str]) -> str:
+    escaped = map(markdown, cells)
+    return _row(escaped)
+
+
 def _row(cells: Iterable[str]) -> str:
-    return f"| {' | '.join(cells)} |"
+    joined = " | ".join(cells)
+    return f"| {joined} |"
 
 
 def markdown(text: str) -> str:
     """Escape text for a paragraph or table cell of GitHub-flavored Markdown."""
-    safe = (
-        printable(text).replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
-    )
-    return _SPECIAL.sub(r"\\\1", safe).replace("@", "&#64;").replace("#", "&#35;")
+    safe = printable(text)
+    safe = safe.replace("&", "&amp;")
+    safe = safe.replace("<", "&lt;")
+    safe = safe.replace(">", "&gt;")
+    safe = _SPECIAL.sub(r"\\\1", safe)
+    safe = safe.replace("@", "&#64;")
+    return safe.replace("#", "&#35;")
 
 
 def write_github(page: Page) -> str:
@@ -156,11 +166,15 @@ def annotation(
 
 
 def _property(text: str) -> str:
-    return _escape(printable(text)).replace(":", "%3A").replace(",", "%2C")
+    safe = _escape(printable(text))
+    safe = safe.replace(":", "%3A")
+    return safe.replace(",", "%2C")
 
 
 def _escape(text: str) -> str:
-    return text.replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A")
+    safe = text.replace("%", "%25")
+    safe = safe.replace("\r", "%0D")
+    return safe.replace("\n", "%0A")
 
 
 def _lines(text: str) -> str:
@@ -189,9 +203,8 @@ def write_junit(report: Report, page: Page) -> str:
         for rank in report.ranks:
             cases.append(_case_of_rank(report, rank))
     suite = Xml.Element("testsuite", name="fp8verify", tests=str(len(cases)))
-    for kind, attribute in (("failure", "failures"), ("error", "errors")):
-        of_kind = [case for case in cases if case.find(kind) is not None]
-        suite.set(attribute, str(len(of_kind)))
+    suite.set("failures", _count_of("failure", cases))
+    suite.set("errors", _count_of("error", cases))
     for case in cases:
         case.set("classname", printable(report.name))
     suite.extend(cases)
@@ -200,6 +213,14 @@ def write_junit(report: Report, page: Page) -> str:
     Xml.indent(root)
     text = Xml.tostring(root, "unicode")
     return f'<?xml version="1.0" encoding="utf-8"?>\n{text}\n'
+
+
+def _count_of(kind: str, cases: Iterable[Xml.Element]) -> str:
+    count = 0
+    for case in cases:
+        if case.find(kind) is not None:
+            count += 1
+    return str(count)
 
 
 def _case_of_rank(report: Report, rank: RankReport) -> Xml.Element:

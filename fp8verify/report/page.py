@@ -53,12 +53,18 @@ class Grid(NamedTuple):
     @property
     def names(self) -> tuple[str, ...]:
         """The headings as they are shown."""
-        return tuple(heading.removeprefix("<") for heading in self.headings)
+        names = []
+        for heading in self.headings:
+            names.append(heading.removeprefix("<"))
+        return tuple(names)
 
     @property
     def words(self) -> tuple[bool, ...]:
         """Whether each column holds words."""
-        return tuple(heading.startswith("<") for heading in self.headings)
+        are_words = []
+        for heading in self.headings:
+            are_words.append(heading.startswith("<"))
+        return tuple(are_words)
 
     def head(self, count: int | None) -> Grid:
         """Return the first rows, and a line that counts the others."""
@@ -94,7 +100,8 @@ class Note(NamedTuple):
     def of(cls, finding: Finding, rank: int) -> Note:
         """Make the line of a finding; one without a message says what to do."""
         text = finding.message or f"fix: {finding.hint}"
-        return cls(finding.severity.value, text, finding=finding, rank=rank)
+        label = finding.severity.value
+        return cls(label, text, finding=finding, rank=rank)
 
     def coded(self) -> str:
         """Return the text with the code of the finding that it says."""
@@ -205,29 +212,37 @@ class Page(NamedTuple):
         if self.fix:
             yield Note("fix", self.fix)
             fixes.said.add(self.fix)
-        has_speed_finding = self.speed is not None and self.speed.finding is not None
+        speed = self.speed
+        limiting = speed.finding if speed is not None else None
         minor: list[Finding] = []
-        if has_speed_finding:
+        if limiting is not None:
             minor += filter(_costs_little, self.reports)
         yield from self._graver(fixes, minor)
-        if self.speed is not None:
-            yield self.speed
-            if self.speed.finding is not None:  # the fix of what limits is always shown
-                yield from fixes.for_speed(self.speed.finding)
+        if speed is not None:
+            yield speed
+        if limiting is not None:  # the fix of what limits is always shown
+            yield from fixes.for_speed(limiting)
         for finding in minor:
             yield Note.of(finding, 2)
             yield from fixes.of(finding, 4)
         for finding in self._infos(verbose=verbose):
-            costs = viewed(finding, "costs")
-            is_first_fix = costs and bool(finding.hint) and fixes.none
-            yield Note.of(finding, 0 if is_first_fix else 5)
-            if not finding.message:
-                continue
-            if costs:
-                yield from fixes.of(finding, 3)
-            elif verbose and finding.hint not in fixes.said:
-                yield Note("", finding.hint, finding=finding)
-            fixes.said.add(finding.hint)
+            yield from self._info(finding, fixes, verbose)
+
+    def _info(self, finding: Finding, fixes: _Fixes, verbose: bool) -> Iterator[Note]:
+        """Yield a finding that needs no action, with what would help."""
+        costs = viewed(finding, "costs")
+        has_hint = bool(finding.hint)
+        is_first_fix = costs and has_hint and fixes.none
+        rank = 0 if is_first_fix else 5
+        yield Note.of(finding, rank)
+        if not finding.message:
+            return
+        is_new = finding.hint not in fixes.said
+        if costs:
+            yield from fixes.of(finding, 3)
+        elif verbose and is_new:
+            yield Note("", finding.hint, finding=finding)
+        fixes.said.add(finding.hint)
 
     def _graver(self, fixes: _Fixes, minor: Sequence[Finding]) -> Iterator[Note]:
         """Yield errors and warnings with what to do about them, but for some that cost little."""
@@ -237,7 +252,9 @@ class Page(NamedTuple):
             is_error = finding.severity is Severity.ERROR
             decides = not finding.message
             is_first = place == 0
-            yield Note.of(finding, 0 if is_error or decides or is_first else 2)
+            is_always_shown = is_error or decides or is_first
+            rank = 0 if is_always_shown else 2
+            yield Note.of(finding, rank)
             if finding.message:
                 yield from fixes.of(finding, 4)
             fixes.said.add(finding.hint)
@@ -253,8 +270,9 @@ def _by_cost(finding: Finding) -> tuple[bool, float]:
 
 def _costs_little(finding: Finding) -> bool:
     """Whether a warning is of a cost that is known, and small."""
+    share = finding.gpu_share
     is_warning = finding.severity is Severity.WARNING
-    return is_warning and finding.gpu_share is not None and finding.gpu_share < COSTLY
+    return is_warning and share is not None and share < COSTLY
 
 
 class _Fixes:
@@ -280,9 +298,12 @@ class _Fixes:
 
     def for_speed(self, finding: Finding) -> Iterator[Note]:
         """Yield what to do about the speed; behind another fix it says that it is about that."""
-        aim = "" if self.none else "For speed: "
+        aim = "For speed: "
+        if self.none:
+            aim = ""
         for note in self.of(finding, 0):
-            yield note._replace(text=f"{aim}{note.text}")
+            text = f"{aim}{note.text}"
+            yield note._replace(text=text)
 
 
 def sentence(text: str) -> str:

@@ -34,13 +34,18 @@ def proof_grid(report: Report) -> Grid | None:
     proof = report.proof
     if report.verdict not in (Verdict.PARTIAL, Verdict.INCONCLUSIVE):
         return None
-    if proof is not None and any(row.short is not False for row in proof.rows):
+    if proof is not None and not all(map(_is_whole, proof.rows)):
         return _grid_of_what_is_short(proof, report)
-    legs = [_leg_row(leg) for leg in report.legs if leg.leg not in _NO_LEGS]
-    differ = {row.short for row in legs} == {True, False}
-    if report.verdict is Verdict.PARTIAL and differ:
-        return _proof_grid(Proof(coordinate="leg", rows=tuple(legs)), report)
-    return None
+    legs = []
+    for leg in report.legs:
+        if leg.leg not in _NO_LEGS:
+            legs.append(_leg_row(leg))
+    outcomes = {row.short for row in legs}
+    differ = len(outcomes) > 1
+    if report.verdict is not Verdict.PARTIAL or not differ:
+        return None
+    by_leg = Proof(coordinate="leg", rows=tuple(legs))
+    return _proof_grid(by_leg, report)
 
 
 def _grid_of_what_is_short(proof: Proof, report: Report) -> Grid | None:
@@ -60,8 +65,11 @@ def _grid_of_what_is_short(proof: Proof, report: Report) -> Grid | None:
 
 def _names_all(report: Report, rows: Iterable[ProofRow]) -> bool:
     """Whether the sentence names the layers of each row that fell short, which has a size only."""
-    short = [row for row in rows if row.short is not False]
-    return all(row.note and row.note in report.reason for row in short)
+    for row in rows:
+        is_named = row.note and row.note in report.reason
+        if not _is_whole(row) and not is_named:
+            return False
+    return True
 
 
 def is_named(report: Report) -> bool:
@@ -74,12 +82,13 @@ def _has_named_layers(rank: RankReport) -> bool:
 
 
 def _leg_row(leg: LegRow) -> ProofRow:
+    launches = sum(leg.kernels.values())
     low = low_precision_count(leg.kernels)
     unknown = leg.kernels.get("unknown", 0)
     return ProofRow(
         value=leg.leg.value,
         low=low,
-        high=sum(leg.kernels.values()) - low - unknown,
+        high=launches - low - unknown,
         unknown=unknown,
         time_us=sum(leg.time_us.values()),
         flops=None,
@@ -115,13 +124,16 @@ def _proof_grid(proof: Proof, report: Report) -> Grid:
     lines = _proof_lines(proof)
     has_unknown = any(line.row.unknown for line in lines)
     wide = _wide_format(report)
-    notes = [_remark(line.row, wide) for line in lines]
+    notes = []
+    for line in lines:
+        notes.append(_remark(line.row, wide))
+    has_notes = any(notes)
     formats = low_precision_name(report.gemm.kernels)
     headings = [f"<{name}", f"{formats} GEMMs"]
     if has_unknown:
         headings.append("unknown")
     headings.append("GEMM ms")
-    if any(notes):
+    if has_notes:
         headings.append("<")
     cells = []
     for line, note in zip(lines, notes, strict=True):
@@ -131,7 +143,7 @@ def _proof_grid(proof: Proof, report: Report) -> Grid:
         if has_unknown:
             cell.append(str(row.unknown))
         cell.append(line.millis)
-        if any(notes):
+        if has_notes:
             cell.append(note)
         cells.append(tuple(cell))
     below: tuple[str, ...] = ()
@@ -151,14 +163,16 @@ def _remark(row: ProofRow, wide: str) -> str:
         of = f" of {row.note}" if row.note else ""
         others = row.high - row.lacking
         return f"{row.lacking}{of} lack FP8; {others} as expected"
-    said = []
-    if row.high and not row.low + row.unknown:
-        said.append(f"all in {wide}" if wide else "none in FP8")
+    others = row.low + row.unknown
+    said = ""
+    if row.high and others == 0:
+        said = f"all in {wide}" if wide else "none in FP8"
     elif row.high and row.short is not None:
-        said.append(f"{row.high} in {wide or 'high precision'}")
-    if said and row.short is False:
-        said.append("(no FP8 expected)")
-    return " ".join([*said, row.note]).strip()
+        formats = wide or "high precision"
+        said = f"{row.high} in {formats}"
+    if said and _is_whole(row):
+        said = f"{said} (no FP8 expected)"
+    return f"{said} {row.note}".strip()
 
 
 def _wide_format(report: Report) -> str:
@@ -168,7 +182,9 @@ def _wide_format(report: Report) -> str:
         is_high = kind not in _NOT_HIGH
         if count and is_high:
             kinds.append(kind.upper())
-    return kinds[0] if len(kinds) == 1 else ""
+    if len(kinds) == 1:
+        return kinds[0]
+    return ""
 
 
 def _proof_lines(proof: Proof) -> list[_ProofLine]:
@@ -189,15 +205,20 @@ def _proof_lines(proof: Proof) -> list[_ProofLine]:
     if len(lines) <= _PROOF_ROWS:
         return lines
     lines.sort(key=_is_whole_line)
+    most = _PROOF_ROWS - 1
+    shown = lines[:most]
     left: list[ProofRow] = []
-    for line in lines[_PROOF_ROWS - 1 :]:
+    for line in lines[most:]:
         left += line.rows
     others = _summed(left, f"{len(left)} others")
-    return [*lines[: _PROOF_ROWS - 1], _line_of(others)]
+    shown.append(_line_of(others))
+    return shown
 
 
 def _line_of(row: ProofRow, before: str = "") -> _ProofLine:
-    return _ProofLine(f"{before}{row.value}", [row], millis(row.time_us))
+    name = f"{before}{row.value}"
+    time = millis(row.time_us)
+    return _ProofLine(name, [row], time)
 
 
 def _of_two_coordinates(proof: Proof) -> list[_ProofLine]:
@@ -206,34 +227,72 @@ def _of_two_coordinates(proof: Proof) -> list[_ProofLine]:
     What fell short comes first, then others of the same value: those of a faulty rank before
     those of the others.
     """
-    _, second = proof.coordinate.split(", ")
-    kind = f"{second}es" if second.endswith("ch") else f"{second}s"
-    if second == "layer" and all(_SIZE.search(row.value) for row in proof.rows):
-        kind = "sizes"
-    order: dict[str, int] = {}
-    for row in sorted(proof.rows, key=_is_whole):
-        order.setdefault(row.value.partition(", ")[0], len(order))
     alike: dict[Hashable, list[ProofRow]] = defaultdict(list)
     for row in proof.rows:
-        first, _, _ = row.value.partition(", ")
-        ran = (first, bool(row.low), bool(row.high), bool(row.unknown))
-        alike[ran if row.short is False else row.value].append(row)
+        alike[_look_of(row)].append(row)
     lines = []
     for rows in alike.values():
         if len(rows) == 1:
-            lines.append(_line_of(rows[0]))
+            line = _line_of(rows[0])
         else:
-            called = f"{len(rows)} {kind}"
-            if second == "leg":  # few enough to be named
-                called = ", ".join(row.value.partition(", ")[2] for row in rows)
-            first, _, _ = rows[0].value.partition(", ")
-            lines.append(_line_of(_summed(rows, called), f"{first}, "))
-
-    def place(line: _ProofLine) -> tuple[int, bool]:
-        return order[line.name.partition(", ")[0]], _is_whole(line.row)
-
-    lines.sort(key=place)
+            value = _first_value(rows[0].value)
+            others = _summed(rows, _called(rows, proof))
+            line = _line_of(others, f"{value}, ")
+        lines.append(line)
+    lines.sort(key=_is_whole_line)
+    lines.sort(key=_PlaceOfValue(proof.rows))
     return lines
+
+
+class _PlaceOfValue:
+    """Where lines of a first value stand: those of which a row fell short come first."""
+
+    def __init__(self, rows: Iterable[ProofRow]) -> None:
+        """Number the values in the order of the table."""
+        self._places: dict[str, int] = {}
+        for row in sorted(rows, key=_is_whole):
+            value = _first_value(row.value)
+            place = len(self._places)
+            self._places.setdefault(value, place)
+
+    def __call__(self, line: _ProofLine) -> int:
+        """Return the place of a line."""
+        value = _first_value(line.name)
+        return self._places[value]
+
+
+def _first_value(name: str) -> str:
+    """Return what stands before the comma: "rank 0" of "rank 0, fprop"."""
+    first, _, _ = name.partition(", ")
+    return first
+
+
+def _look_of(row: ProofRow) -> Hashable:
+    """Return what rows have in common that share a line; one that fell short is alone."""
+    if not _is_whole(row):
+        return row.value
+    ran_low = row.low > 0
+    ran_high = row.high > 0
+    is_unknown = row.unknown > 0
+    return (_first_value(row.value), ran_low, ran_high, is_unknown)
+
+
+def _called(rows: Sequence[ProofRow], proof: Proof) -> str:
+    """Name the second values of some rows, or count them: "fprop, dgrad", "3 sizes"."""
+    _, second = proof.coordinate.split(", ")
+    if second == "leg":  # few enough to be named
+        legs = []
+        for row in rows:
+            _, _, leg = row.value.partition(", ")
+            legs.append(leg)
+        return ", ".join(legs)
+    are_sizes = all(_SIZE.search(row.value) for row in proof.rows)
+    kind = f"{second}s"
+    if second == "layer" and are_sizes:
+        kind = "sizes"
+    elif second.endswith("ch"):
+        kind = f"{second}es"
+    return f"{len(rows)} {kind}"
 
 
 def _is_whole(row: ProofRow) -> bool:
@@ -248,41 +307,58 @@ def _legs_alike(rows: Sequence[ProofRow]) -> list[_ProofLine]:
     """Return a line for all legs that ran alike: "fprop, dgrad, wgrad (each)"."""
     alike: dict[Hashable, list[ProofRow]] = defaultdict(list)
     for row in rows:
-        ran = (row.low, row.high, row.unknown, row.note, row.short, row.lacking)
+        ran = (_ran(row), row.lacking)
         alike[ran].append(row)
     lines = []
     for same in alike.values():
-        name = ", ".join(row.value for row in same)
-        if len(same) > 1:
-            name = f"{name} (each)"
-        times = [row.time_us for row in same]
-        lines.append(_ProofLine(name, same, range_of_times(times)))
+        legs = [row.value for row in same]
+        name = ", ".join(legs)
+        line = _line_of_each(name, same)
+        lines.append(line)
     return lines
+
+
+def _ran(row: ProofRow) -> Hashable:
+    """Return what ran in a row, and whether that fell short."""
+    return (
+        row.low,
+        row.high,
+        row.unknown,
+        row.note,
+        row.short,
+    )
+
+
+def _line_of_each(name: str, rows: Sequence[ProofRow]) -> _ProofLine:
+    """Return the line of rows that ran alike, whose figures are those of each."""
+    if len(rows) > 1:
+        name = f"{name} (each)"
+    times = [row.time_us for row in rows]
+    span = range_of_times(times)
+    return _ProofLine(name, rows, span)
 
 
 def _ranks_alike(rows: Iterable[ProofRow]) -> list[_ProofLine]:
     """Return a line for all ranks that ran as many GEMMs in each precision: "0-6"."""
     alike: dict[Hashable, list[ProofRow]] = defaultdict(list)
     for row in rows:
-        number = row.value.removeprefix("rank ")
-        ran = (
-            row.low,
-            row.high,
-            row.unknown,
-            row.note,
-            row.short,
-        )
-        # A rank without a number is called by its file.
-        alike[ran if number.isdecimal() else row.value].append(row)
+        look = _ran(row)
+        if not _number_of(row).isdecimal():  # a rank without one is called by its file
+            look = row.value
+        alike[look].append(row)
     lines = []
     for same in alike.values():
-        name = same[0].value.removeprefix("rank ")
-        if len(same) > 1:
-            numbers = [int(row.value.removeprefix("rank ")) for row in same]
-            name = f"{rank_numbers(numbers)} (each)"
-        times = [row.time_us for row in same]
-        lines.append(_ProofLine(name, same, range_of_times(times)))
+        numbers = list(map(_number_of, same))
+        name = numbers[0]
+        if len(numbers) > 1:
+            ranks = list(map(int, numbers))
+            name = rank_numbers(ranks)
+        lines.append(_line_of_each(name, same))
     return lines
+
+
+def _number_of(row: ProofRow) -> str:
+    return row.value.removeprefix("rank ")
 
 
 def rank_numbers(ranks: Sequence[int]) -> str:
@@ -312,7 +388,7 @@ def _summed(rows: Sequence[ProofRow], called: str) -> ProofRow:
         high += row.high
         unknown += row.unknown
         time_us += row.time_us
-        is_short |= row.short is not False
+        is_short |= not _is_whole(row)
     return ProofRow(
         value=called,
         low=low,
@@ -341,24 +417,41 @@ def _blocks_that_lack(report: Report) -> Grid | None:
     ledger = report.ledger
     if ledger is None or ledger.left_out or len(report.ranks) > 1:
         return None
-    entries: dict[int | None, list[LedgerEntry]] = defaultdict(list)
-    for entry in ledger.entries:
-        entries[ledger.slots[entry.slot].block].append(entry)
-    blocks = {block: _ran_in(alike) for block, alike in entries.items()}
+    blocks = _ran_by_block(ledger)
     outside = blocks.pop(None, None)
-    lacking = [block for block, ran in blocks.items() if ran.lacking]
+    lacking = 0
+    for ran in blocks.values():
+        if ran.lacking:
+            lacking += 1
     is_elsewhere = outside is not None and outside.lacking
-    if not lacking or is_elsewhere or len(lacking) > len(blocks) // 2:
+    are_many = lacking > len(blocks) // 2
+    if not lacking or is_elsewhere or are_many:
         return None
     rows = list(_rows_of_blocks(blocks))
     if outside is not None:
-        rows.append(_row_of(_names_outside(ledger), outside, 1))
+        names = _names_outside(ledger)
+        rows.append(_row_of(names, outside, 1))
     rows.sort(key=_is_whole)
+    return _grid_of_blocks(rows, report)
+
+
+def _ran_by_block(ledger: LedgerReport) -> dict[int | None, _OfBlock]:
+    """Return what ran in each block; under None what belongs to none."""
+    entries: dict[int | None, list[LedgerEntry]] = defaultdict(list)
+    for entry in ledger.entries:
+        slot = ledger.slots[entry.slot]
+        entries[slot.block].append(entry)
+    return {block: _ran_in(alike) for block, alike in entries.items()}
+
+
+def _grid_of_blocks(rows: Iterable[ProofRow], report: Report) -> Grid:
     wide = _wide_format(report)
     cells = []
     for row in rows:
         total = row.low + row.high + row.unknown
-        cells.append((row.value, f"{row.low}/{total}", _remark(row, wide)))
+        count = f"{row.low}/{total}"
+        remark = _remark(row, wide)
+        cells.append((row.value, count, remark))
     formats = low_precision_name(report.gemm.kernels)
     headings = ("<block", f"{formats} GEMMs", "<")
     return Grid("GEMMs by block", headings, cells)
@@ -366,7 +459,10 @@ def _blocks_that_lack(report: Report) -> Grid | None:
 
 def _names_outside(ledger: LedgerReport) -> str:
     """Name what belongs to no block, such as the head."""
-    labels = [slot.label for slot in ledger.slots if slot.block is None]
+    labels = []
+    for slot in ledger.slots:
+        if slot.block is None:
+            labels.append(slot.label)
     if len(labels) > _FEW:
         return "others"
     return ", ".join(labels)
@@ -378,7 +474,9 @@ def _ran_in(entries: Iterable[LedgerEntry]) -> _OfBlock:
     unknown = 0
     lacking = 0
     for entry in entries:
-        executions = sum(last - first + 1 for first, last in entry.executions)
+        executions = 0
+        for first, last in entry.executions:
+            executions += last - first + 1
         launches += executions * entry.launches
         low += executions * entry.low
         unknown += executions * entry.unknown
@@ -393,19 +491,21 @@ def _rows_of_blocks(blocks: Mapping[int | None, _OfBlock]) -> Iterator[ProofRow]
     for block, ran in blocks.items():
         if block is not None:
             alike[ran].append(block)
-    last = max(number for numbers in alike.values() for number in numbers)
+    last = max(map(max, alike.values()))
     for ran, numbers in alike.items():
-        name = rank_numbers(sorted(numbers))
+        numbers.sort()
+        name = rank_numbers(numbers)
         if ran.lacking and numbers == [last]:  # a loop may end one too early
             name = f"{name} (the last)"
         yield _row_of(name, ran, len(numbers))
 
 
 def _row_of(name: str, ran: _OfBlock, times: int) -> ProofRow:
+    high = ran.launches - ran.low - ran.unknown
     return ProofRow(
         value=name,
         low=times * ran.low,
-        high=times * (ran.launches - ran.low - ran.unknown),
+        high=times * high,
         unknown=times * ran.unknown,
         time_us=0.0,
         flops=None,

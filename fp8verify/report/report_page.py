@@ -14,6 +14,7 @@ from fp8verify.model.report import (
     RankReport,
     Report,
 )
+from fp8verify.model.steps import StepReport
 from fp8verify.model.verdict import Finding
 from fp8verify.report import tables
 from fp8verify.report.page import BAD, TONES, Grid, Note, Page, sentence
@@ -166,8 +167,12 @@ def _facts(report: Report) -> Iterator[Note]:
 
 
 def _software(report: Report) -> str:
-    versions = {"fp8verify": report.fp8verify_version, **report.environment.versions}
-    return ", ".join(f"{name} {version}" for name, version in versions.items())
+    versions = {"fp8verify": report.fp8verify_version}
+    versions |= report.environment.versions
+    shown = []
+    for name, version in versions.items():
+        shown.append(f"{name} {version}")
+    return ", ".join(shown)
 
 
 def exit_code_of(report: Report) -> int:
@@ -325,14 +330,19 @@ def _rate(tflops: float | None) -> str:
 
 
 def _leg_grid(report: Report) -> Grid:
-    kinds = []
-    for name in report.gemm.kernels:
-        if any(leg.time_us.get(name) for leg in report.legs):
-            kinds.append(name)
+    ran: set[str] = set()
+    for leg in report.legs:
+        for name, us in leg.time_us.items():
+            if us:
+                ran.add(name)
+    kinds = [name for name in report.gemm.kernels if name in ran]
     rows = []
     for leg in report.legs:
-        times = [millis(leg.time_us.get(name) or None) for name in kinds]
-        rows.append((leg.leg.value, *times))
+        cells = [leg.leg.value]
+        for name in kinds:
+            leg_us = leg.time_us.get(name)
+            cells.append(millis(leg_us or None))
+        rows.append(tuple(cells))
     name, unit = MEASURES[report.measure]
     return Grid(f"GEMM {name} by leg", (f"<leg ({unit})", *kinds), rows)
 
@@ -485,7 +495,9 @@ def worst(rows: Sequence[TensorRecord]) -> list[TensorRecord]:
 
 def _soundness(row: TensorRecord) -> tuple[bool, float, float]:
     is_finite = not (row.nan or row.inf)
-    return is_finite, -(row.flushed or 0.0), row.sqnr_db or 999.0
+    flushed = row.flushed or 0.0
+    decibels = row.sqnr_db or 999.0
+    return is_finite, -flushed, decibels
 
 
 def _all_tensors(rows: Sequence[TensorRecord]) -> str:
@@ -509,6 +521,17 @@ def _all_tensors(rows: Sequence[TensorRecord]) -> str:
     return f"{tensors} of {layers}: {casts}"
 
 
+def _step_cells(step: StepReport) -> list[str]:
+    gemm_us = sum(step.gemm.time_us.values())
+    return [
+        str(step.step),
+        millis(step.duration_us),
+        millis(step.gpu_us),
+        percent(step.gemm.fp8_share_of_time),
+        millis(gemm_us),
+    ]
+
+
 def _step_grid(report: Report) -> Grid:
     headings = ["<step", "CPU ms (profiled)", "GPU ms", "FP8 of all GEMMs", "GEMM ms"]
     has_ranks = len(report.ranks) > 1
@@ -517,11 +540,8 @@ def _step_grid(report: Report) -> Grid:
     rows = []
     for rank in report.ranks:
         for step in rank.steps:
-            cells = [rank.label] if has_ranks else []
-            cells.append(str(step.step))
-            cells.append(millis(step.duration_us))
-            cells.append(millis(step.gpu_us))
-            cells.append(percent(step.gemm.fp8_share_of_time))
-            cells.append(millis(sum(step.gemm.time_us.values())))
+            cells = _step_cells(step)
+            if has_ranks:
+                cells.insert(0, rank.label)
             rows.append(tuple(cells))
     return Grid("Steps", tuple(headings), rows, folded=True)

@@ -32,8 +32,13 @@ def merge_kernels(report: Report) -> list[KernelRow]:
     for rank in report.ranks:
         for row in rank.kernels:
             alike[row.name, row.precision, row.leg, row.op].append(row)
-    merged = map(_merged, alike.values())
-    return sorted(merged, key=lambda row: -row.time_us)
+    merged = list(map(_merged, alike.values()))
+    merged.sort(key=_time_of_kernel, reverse=True)
+    return merged
+
+
+def _time_of_kernel(row: KernelRow) -> float:
+    return row.time_us
 
 
 def _merged(rows: Sequence[KernelRow]) -> KernelRow:
@@ -84,7 +89,14 @@ def _mean(rates: Iterable[tuple[float | None, float]]) -> float | None:
 
 def by_time(time_us: Mapping[str, float]) -> list[tuple[str, float]]:
     """Return what took how many µs, the longest first."""
-    return sorted(time_us.items(), key=lambda item: -item[1])
+    items = list(time_us.items())
+    items.sort(key=_second_of, reverse=True)
+    return items
+
+
+def _second_of(item: tuple[str, float]) -> float:
+    _, us = item
+    return us
 
 
 def amax_of(row: TensorRecord) -> str:
@@ -99,7 +111,11 @@ def amax_of(row: TensorRecord) -> str:
 def by_severity(findings: Iterable[Finding]) -> list[Finding]:
     """Return the findings by severity, in their order otherwise."""
     order = list(Severity)
-    return sorted(findings, key=lambda finding: order.index(finding.severity))
+
+    def place(finding: Finding) -> int:
+        return order.index(finding.severity)
+
+    return sorted(findings, key=place)
 
 
 def shown_findings(report: Report) -> list[Finding]:
@@ -142,10 +158,11 @@ def ranks_alike(ranks: Iterable[RankReport]) -> list[list[RankReport]]:
     """Return ranks with the same verdict and share together; one without a number is alone."""
     alike: dict[Hashable, list[RankReport]] = defaultdict(list)
     for rank in ranks:
-        if rank.rank is None:
-            alike[rank.source].append(rank)
-        else:
-            alike[rank.verdict, percent(rank.layer_share)].append(rank)
+        look: Hashable = rank.source
+        if rank.rank is not None:
+            share = percent(rank.layer_share)
+            look = (rank.verdict, share)
+        alike[look].append(rank)
     return list(alike.values())
 
 
@@ -167,23 +184,31 @@ def layer_table(report: Report, *, verbose: bool) -> Grid | None:
     what leaves no room for them is for those who ask for more.
     """
     for rank in report.ranks:
-        if rank.named_layers is not None and rank.named_layers.rows:
-            return _by_name(rank.named_layers, _of_rank(report, rank), verbose)
+        named = rank.named_layers
+        if named is not None and named.rows:
+            notes = _of_rank(report, rank)
+            return _by_name(named, notes, verbose)
     for rank in report.ranks:
-        if rank.layers is not None and rank.layers.rows:
-            return _by_size(rank.layers, _of_rank(report, rank))
+        layers = rank.layers
+        if layers is not None and layers.rows:
+            notes = _of_rank(report, rank)
+            return _by_size(layers, notes)
     return _by_state(report.layer_states)
 
 
 def _by_state(states: dict[str, str]) -> Grid | None:
     """Lay out the module list, by what the modules are configured for."""
-    rows = []
+    converted: list[tuple[str, ...]] = []
+    others: list[tuple[str, ...]] = []
     names_of: dict[str, list[str]] = defaultdict(list)
     for name, state in states.items():
         names_of[state].append(name)
-    for state in sorted(names_of, key=lambda state: state == "fp8"):
-        for name in shorten(names_of[state], states):
-            rows.append((state.replace("_", " "), name))
+    for state, names in names_of.items():
+        rows = converted if state == "fp8" else others
+        words = state.replace("_", " ")
+        for name in shorten(names, states):
+            rows.append((words, name))
+    rows = [*others, *converted]
     if not rows:
         return None
     return Grid("Layers", ("<configured", "<layer"), rows, stretch=True)
@@ -319,9 +344,10 @@ def _low_of_all(leg: Leg, rows: Iterable[NamedLayerRow]) -> str:
     ran = 0
     for row in rows:
         for row_leg in row.legs:
+            kernels = row_leg.kernels
             if row_leg.leg is leg:
-                low += low_precision_count(row_leg.kernels)
-                ran += sum(row_leg.kernels.values())
+                low += low_precision_count(kernels)
+                ran += sum(kernels.values())
     return _of_all(low, ran)
 
 
@@ -333,41 +359,53 @@ def layer_groups(named: NamedLayersReport) -> list[LayerGroup]:
     """
     alike: dict[tuple[str, Hashable], list[NamedLayerRow]] = defaultdict(list)
     for row in named.rows:
-        ran = []
-        for leg in row.legs:
-            counts = tuple(sorted(leg.kernels.items()))
-            ran.append((leg.leg, counts))
-        alike[pattern(row.layer), tuple(ran)].append(row)
+        alike[pattern(row.layer), _what_ran(row)].append(row)
     kinds = Counter(shape for shape, _ in alike)
-    groups = []
+    others: list[LayerGroup] = []
+    all_low: list[LayerGroup] = []
     for (shape, _), rows in alike.items():
         names = [row.layer for row in rows]
         if kinds[shape] > 1:
             name = indexed(names)
         else:
             name = ", ".join(patterns(names))
+        groups = all_low if _is_all_low(rows[0]) else others
         groups.append((name, rows))
-    return sorted(groups, key=lambda group: _is_all_low(group[1][0]))
+    return [*others, *all_low]
+
+
+def _what_ran(row: NamedLayerRow) -> Hashable:
+    """Return the GEMMs of a layer by leg and precision."""
+    ran = []
+    for leg in row.legs:
+        counts = sorted(leg.kernels.items())
+        ran.append((leg.leg, tuple(counts)))
+    return tuple(ran)
 
 
 def _by_begin(groups: Sequence[LayerGroup]) -> list[LayerGroup]:
     """Join the layers of the same blocks that all ran in low precision, or none of which did."""
     by_begin: dict[str, list[LayerGroup]] = defaultdict(list)
-    for name, rows in groups:
+    for group in groups:
+        name, _ = group
         begin = _TO_BLOCK.match(name)
-        by_begin[begin[0] if begin else name].append((name, rows))
+        key = begin[0] if begin else name
+        by_begin[key].append(group)
     joined: list[LayerGroup] = []
-    for blocks, found in by_begin.items():
-        names = [name for name, _ in found]
-        looks = {_look(rows) for _, rows in found}
-        is_list = any(", " in name for name in names)
-        if len(found) == 1 or len(looks) > 1 or is_list:
-            joined += found
-            continue
+    for key, found in by_begin.items():
         every: list[NamedLayerRow] = []
-        for _, rows in found:
+        looks = set()
+        is_list = False
+        for name, rows in found:
             every += rows
-        joined.append((f"{blocks}.* ({len(every)} layers)", every))
+            looks.add(_look(rows))
+            is_list |= ", " in name
+        is_one = len(found) > 1 and len(looks) == 1
+        if is_one and not is_list:
+            name = f"{key}.* ({len(every)} layers)"
+            joined.append((name, every))
+        else:
+            joined += found
     return joined
 
 
@@ -375,8 +413,11 @@ def _look(rows: Sequence[NamedLayerRow]) -> Hashable:
     """Return for each leg whether all, none or some of its GEMMs ran in low precision."""
     looks = []
     for leg in Leg:
-        low, _, ran = _low_of_all(leg, rows).partition("/")
-        looks.append((leg, low == ran, low == "0"))
+        count = _low_of_all(leg, rows)
+        low, _, ran = count.partition("/")
+        is_all = low == ran
+        is_none = low == "0"
+        looks.append((is_all, is_none))
     return tuple(looks)
 
 

@@ -113,7 +113,8 @@ class _Screen:
         proof = page.proof
         if proof is not None and self._console.is_terminal:
             proof = _with_bars(proof, self._width)
-        head = [*self._head(), *self._below(proof)]
+        head = self._head()
+        head += self._below(proof)
         requested = []
         for part in page.requested:
             requested += self._below(part)
@@ -122,17 +123,22 @@ class _Screen:
         if not self._verbose:
             room = page.lines - len(head) - 1
             if page.exit:
-                room -= len(self._apart(self._exit([])))
+                last = self._exit([])
+                room -= len(self._apart(last))
             shown = self._fitting(every, room)
         lines = [*head, *requested]
         if shown:
-            lines += self._apart(_labeled(shown))
+            labeled = _labeled(shown)
+            lines += self._apart(labeled)
         if self._verbose or not page.verdict:
             for part in page.body:
                 lines += self._below(part)
         if page.exit:
-            lines += self._apart(self._exit(_counts_of(every, shown)))
-        text = "\n".join(line.rstrip() for line in lines)
+            hidden = _counts_of(every, shown)
+            last = self._exit(hidden)
+            lines += self._apart(last)
+        stripped = [line.rstrip() for line in lines]
+        text = "\n".join(stripped)
         return text.removeprefix("\n") + "\n"
 
     def _notes(self) -> list[Note]:
@@ -148,8 +154,9 @@ class _Screen:
             rows.append(Note("report", self._whole))
         return rows
 
-    def _apart(self, part: RenderableType) -> list[str]:
-        return ["", *self._lines(part)]
+    def _apart(self, *parts: RenderableType) -> list[str]:
+        lines = self._lines(*parts)
+        return ["", *lines]
 
     def _lines(self, *parts: RenderableType) -> list[str]:
         with self._console.capture() as captured:
@@ -173,9 +180,10 @@ class _Screen:
         if not part:
             return []
         if isinstance(part, str):
-            return ["", *self._lines(Text(printable(part)))]
+            text = Text(printable(part))
+            return self._apart(text)
         lines = _grid(part, self._width, self._verbose)
-        return ["", *self._lines(*lines)]
+        return self._apart(*lines)
 
     def _fitting(self, rows: list[Note], room: int) -> list[Note]:
         """Return the rows for which there is room, as if the screen were of usual width.
@@ -188,13 +196,18 @@ class _Screen:
         if self._height(gravest) > room:
             rows = list(map(self._referring, rows))
         fitting = [row for row in rows if not row.rank]
-        for row in sorted(rows, key=lambda row: row.rank):
+        for row in sorted(rows, key=_rank_of):
             subjects = [other.finding for other in fitting]
-            if row.label == "fix" and row.finding not in subjects:
+            is_fix = row.label == "fix"
+            if is_fix and row.finding not in subjects:
                 continue  # advice without what it is about
-            wanted = [other for other in rows if other in fitting or other is row]
-            has_room = self._height(wanted) <= room
-            if row.rank and has_room:
+            wanted = []
+            for other in rows:
+                is_wanted = other is row or other in fitting
+                if is_wanted:
+                    wanted.append(other)
+            height = self._height(wanted)
+            if row.rank and height <= room:
                 fitting = wanted
         return fitting
 
@@ -222,15 +235,23 @@ class _Screen:
         while more:
             names = ", ".join(more)
             line = f"{page.exit} · more with -v: {names}"
-            if cell_len(line) <= self._width:
+            width = cell_len(line)
+            if width <= self._width:
                 return Text(printable(line))
             more.pop()
         return Text(printable(page.exit))
 
 
+def _rank_of(note: Note) -> int:
+    return note.rank
+
+
 def _facts(page: Page) -> list[Note]:
     """Return what was run and when; the GPU is in the first line."""
-    facts = [note for note in page.facts if note.label != "GPU"]
+    facts = []
+    for note in page.facts:
+        if note.label != "GPU":
+            facts.append(note)
     if not facts and page.software:
         facts.append(Note("software", page.software))
     return facts
@@ -262,29 +283,40 @@ _PART_OF_ALL = re.compile(r"(\d+)/(\d+)")
 
 def _with_bars(grid: Grid, width: int) -> Grid:
     """Draw each count of a table as a bar too, "24/24 ██████████", where there is room."""
-    rows = [tuple(map(_with_bar, row)) for row in grid.rows]
+    rows = []
+    for row in grid.rows:
+        cells = tuple(map(_with_bar, row))
+        rows.append(cells)
     widest = _widths(grid.names, rows)
-    if sum(widest) + _GAP * len(widest) > width:
+    gaps = _GAP * len(widest)
+    if sum(widest) + gaps > width:
         return grid
     return grid._replace(rows=rows)
 
 
 def _widths(names: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> list[int]:
     """Return how many columns of a screen each column of a table needs."""
-    columns = zip(names, *rows, strict=True)
-    return [max(map(cell_len, cells)) for cells in columns]
+    widest = list(map(cell_len, names))
+    for row in rows:
+        for column, cell in enumerate(row):
+            width = cell_len(cell)
+            widest[column] = max(widest[column], width)
+    return widest
 
 
 def _with_bar(cell: str) -> str:
     counts = _PART_OF_ALL.fullmatch(cell)
-    if counts is None or not int(counts[2]):
+    if counts is None:
         return cell
-    part = int(counts[1])
-    whole = int(counts[2])
+    part, whole = map(int, counts.groups())
+    if not whole:
+        return cell
     full = _BAR_WIDTH * part // whole
     if part:
         full = max(1, full)  # what is not nothing is seen
-    return f"{cell} {_FULL * full}{_EMPTY * (_BAR_WIDTH - full)}"
+    empty = _BAR_WIDTH - full
+    bar = _FULL * full + _EMPTY * empty
+    return f"{cell} {bar}"
 
 
 def _styled(cell: str) -> Text:
@@ -300,7 +332,8 @@ def _styled(cell: str) -> Text:
 
 
 def _labeled(rows: list[Note]) -> Table:
-    grid = Table.grid(padding=(0, 1, 0, 0))
+    right_of_a_label = (0, 1, 0, 0)
+    grid = Table.grid(padding=right_of_a_label)
     grid.add_column(width=_LABEL_WIDTH - 1, no_wrap=True)
     grid.add_column(overflow="fold")
     for row in rows:
@@ -308,8 +341,9 @@ def _labeled(rows: list[Note]) -> Table:
         if style is None:
             style = _LABELS.get(row.label, "dim")
         label = Text(row.label, style=style)
-        text = printable(row.coded())
-        grid.add_row(label, Text(text))
+        said = row.coded()
+        text = Text(printable(said))
+        grid.add_row(label, text)
     return grid
 
 
@@ -364,10 +398,12 @@ def _with_own_lines(grid: Grid, width: int) -> Iterator[RenderableType]:
     if cell_len(title) > width:  # its lines show by themselves what they are
         title = head.rstrip()
     yield _line(title, "bold")
+    indent = " " * _INDENT
     for line, row in zip(lines, grid.rows, strict=True):
         yield _line(line.rstrip())
-        for part in _wrapped(printable(row[-1]), width - _INDENT):
-            yield _line(" " * _INDENT + part, "dim")
+        words = printable(row[-1])
+        for part in _wrapped(words, width - _INDENT):
+            yield _line(f"{indent}{part}", "dim")
 
 
 def _line(text: str, style: str = "") -> Text:
@@ -379,18 +415,23 @@ def _wrapped(text: str, width: int) -> Iterator[str]:
     """Yield the lines of a name, which goes on behind a blank or another separator if it can."""
     while cell_len(text) > width:
         end = _last_end(_BLANKS, text[: width + 1])
-        if end < width // 2:
+        half = width // 2
+        if end < half:
             end = _last_end(_BREAKS, text[:width])
-        if end < width // 2:
+        if end < half:
             end = width
-        yield text[:end].rstrip()
-        text = text[end:].lstrip()
+        line = text[:end]
+        rest = text[end:]
+        yield line.rstrip()
+        text = rest.lstrip()
     yield text
 
 
 def _last_end(separators: re.Pattern[str], text: str) -> int:
-    ends = [match.end() for match in separators.finditer(text)]
-    return max(ends, default=0)
+    last = 0
+    for match in separators.finditer(text):
+        last = match.end()
+    return last
 
 
 def _printable(row: Iterable[str]) -> tuple[str, ...]:
@@ -409,7 +450,8 @@ def _table(grid: Grid, width: int) -> Table:
     if grid.stretch:
         *figures, words = needed
         heading = len(grid.names[-1])
-        least = min(words, max(_LEAST_WORDS, heading // 2))
+        readable = max(_LEAST_WORDS, heading // 2)
+        least = min(words, readable)
         left = width - sum(figures) - gaps
         room = max(least, left)
         rows = [_with_cut_words(row, room) for row in rows]
@@ -429,5 +471,6 @@ def _table(grid: Grid, width: int) -> Table:
             width=least,
         )
     for row in rows:
-        table.add_row(*map(_styled, row))
+        cells = map(_styled, row)
+        table.add_row(*cells)
     return table
