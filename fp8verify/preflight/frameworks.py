@@ -242,7 +242,7 @@ def _config(
     document: Document,
 ) -> Config:
     if not document.elsewhere:
-        document = document._replace(elsewhere=row.get("based_on", ""))
+        document = document._replace(elsewhere=_based_on(row, document))
     may_default = not document.elsewhere
     given: dict[str, Any] = dict(row.get("defaults", {}))
     origins: dict[str, str] = {}
@@ -271,6 +271,14 @@ def _config(
         layers=tuple(layers_from_sizes(row, given, tensor_parallel)),
         tokens=_tokens(row.get("tokens", ()), given, may_default=may_default),
     )
+
+
+def _based_on(row: Row, document: Document) -> str:
+    """Return what has the settings that a document only changes, "" if it is complete."""
+    based_on = row.get("based_on", "")
+    if document.is_launch:
+        based_on = row.get("launch_based_on", based_on)
+    return str(based_on)
 
 
 def _switch(

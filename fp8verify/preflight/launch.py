@@ -24,7 +24,10 @@ _OF_DATA = re.compile(
     r"(?i)data(?:set|loader)?s?[._-]|tokenizer|wandb|prompt|sample|vae|network[._-]"
 )
 _OF_ENVIRONMENT = "ENV_VARS."
-_CONFIG_FILE = re.compile(r"(?:[\w.-]*[._-])?config(?:[_-]?file)?")
+# The variable is torchtitan's: `CONFIG_FILE=llama3_8b.toml ./run_train.sh`.
+_CONFIG_FILE = re.compile(
+    r"(?:[\w.-]*[._-])?config(?:[_-]?file)?|ENV_VARS\.CONFIG_FILE"
+)
 
 
 class DryModel(NamedTuple):
@@ -100,19 +103,20 @@ def read_launch(
     Raises:
         InputError: one that was named cannot be read.
     """
-    variables = {**environment, **dict(_assigned(command))}
+    assigned = dict(_assigned(command))
+    variables = {**environment, **assigned}
     values = arguments(command)
+    for name, value in assigned.items():
+        values[f"{_OF_ENVIRONMENT}{name}"] = value
     line = Document("the command", "arguments", values, text=" ".join(command))
     documents = [read_document(path) for path in configs]
     words = [*_without_data(command), *_default_file(command, variables)]
     documents += _of_the_command(words, configs)
-    scripts = [document for document in documents if document.kind == "shell"]
-    for script in scripts:
-        read = [document.path for document in documents]
-        documents += _of_the_command(_files_named_in(script), read)
     # `--section.key=value`, with which TOML runs change their file.
-    overrides = {key: value for key, value in values.items() if "." in key}
-    if any(document.kind == "toml" for document in documents):
+    overrides = _dotted(values)
+    documents, changes = _with_their_files(documents)
+    overrides |= changes
+    if _has_toml(documents):
         line = line._replace(values=_without(values, overrides))
     found: list[Config] = []
     unread: list[Document] = []
@@ -140,6 +144,41 @@ def read_launch(
         missing=tuple(_missing([*documents, line])),
         command=tuple(command),
     )
+
+
+def _with_their_files(
+    documents: Sequence[Document],
+) -> tuple[list[Document], dict[str, Any]]:
+    """Return documents with the files that scripts name, and how scripts change TOML files.
+
+    A script no longer has the settings by which it changes a file that is here.
+    """
+    every = list(documents)
+    changes: dict[str, Any] = {}
+    for index, script in enumerate(documents):
+        if script.kind != "shell":
+            continue
+        known = [document.path for document in every]
+        files = list(_of_the_command(_files_named_in(script), known))
+        every += files
+        if _has_toml(files):
+            dotted = _dotted(script.values)
+            every[index] = script._replace(values=_without(script.values, dotted))
+            changes |= dotted
+    return every, changes
+
+
+def _has_toml(documents: Iterable[Document]) -> bool:
+    return any(document.kind == "toml" for document in documents)
+
+
+def _dotted(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the settings of a section among arguments, without variables."""
+    dotted = {}
+    for key, value in values.items():
+        if "." in key and not key.startswith(_OF_ENVIRONMENT):
+            dotted[key] = value
+    return dotted
 
 
 def _without(
@@ -190,12 +229,16 @@ def _config_files(document: Document) -> Iterator[tuple[str, str]]:
     """Yield the arguments of a launch that name a configuration file, with the file."""
     if not document.is_launch:
         return
+    found = set()
     for key, value in document.values.items():
         file = str(value)
         has_settings = kind_of(file) in ("yaml", "toml", "json")
         is_variable = file.startswith("$")
         names_settings = _CONFIG_FILE.fullmatch(key) and not _OF_DATA.search(key)
+        if file in found:
+            continue
         if names_settings and (has_settings or is_variable):
+            found.add(file)
             beside = Path(document.path).parent / file
             if document.kind == "shell" and beside.is_file():
                 file = str(beside)
@@ -230,9 +273,12 @@ def _of_the_command(
 ) -> Iterator[Document]:
     """Yield the files that a command names; what cannot be read is the run's concern."""
     for word in dict.fromkeys(words):
-        name = word
-        if word.startswith("-") and "=" in word:
-            name = word.partition("=")[2]
+        name, has_value, value = word.partition("=")
+        names_file = name.startswith("-") or name == "CONFIG_FILE"
+        if has_value and names_file:
+            name = value
+        else:
+            name = word
         if name in known or kind_of(name) is None:
             continue
         if Path(name).is_file():

@@ -549,3 +549,55 @@ def test_branches_of_a_script_are_not_mixed(tmp_path: Path) -> None:
     assert complaints(facts) == {}
     asked = [check.message for check in judge(facts) if check.code == "fp8-asked"]
     assert asked == ["Megatron-LM: requests NVFP4 (te) in a branch of the script"]
+
+
+TITAN_TOML = "llama3_8b.toml"
+TITAN = f"CONFIG_FILE={TITAN_TOML} ./run_train.sh --model.converters float8"
+NEMO = "FP8=True\npython train.py model.fp8=${FP8} model.transformer_engine=True\n"
+
+
+@pytest.mark.parametrize(("text", "framework"), [(TITAN, "torchtitan"), (NEMO, "NeMo")])
+def test_arguments_ask_for_fp8_without_the_file_that_they_change(
+    tmp_path: Path, text: str, framework: str
+) -> None:
+    facts = facts_of(write(tmp_path, "run.sh", text))
+    (config,) = facts.configs
+    assert config.framework == framework
+    assert [ask.format for ask, _ in facts.asks] == ["fp8"]
+    assert config.compile is None  # the file may set it
+
+
+@pytest.mark.parametrize("word", ["", " --compile.enable"])
+def test_the_arguments_of_a_script_change_the_file_that_it_names(
+    tmp_path: Path, word: str
+) -> None:
+    write(tmp_path, TITAN_TOML, "[model]\nflavor = '8B'\n[compile]\nenable = false\n")
+    facts = facts_of(write(tmp_path, "run.sh", TITAN + word))
+    (config,) = facts.configs
+    assert config.path.endswith(TITAN_TOML)
+    assert config.ask is not None
+    assert config.compile is bool(word)
+
+
+def test_a_command_s_configuration_is_found_in_its_variable(tmp_path: Path) -> None:
+    path = write(tmp_path, TITAN_TOML, "[model]\nflavor = '8B'\n")
+    command = f"env CONFIG_FILE={path} ./run_train.sh --model.converters float8"
+    facts = facts_of(command=command.split())
+    assert [path for _, path in facts.asks] == [path]
+
+
+@pytest.mark.parametrize(
+    ("section", "codes"),
+    [
+        ("{fp8: hybrid}", {"config-section-inert", "fp8-not-asked"}),
+        ("{enabled: false, fp8: hybrid}", {"fp8-not-asked"}),
+        ("{enabled: true, fp8: hybrid}", {"fp8-asked"}),
+    ],
+)
+def test_nemo_rl_s_section_needs_its_switch(
+    tmp_path: Path, section: str, codes: set[str]
+) -> None:
+    text = f"policy:\n  megatron_cfg: {{enabled: true, fp8_cfg: {section}}}\n"
+    checks = judge(facts_of(write(tmp_path, "grpo.yaml", text)))
+    said = {check.code for check in checks if check.file}
+    assert said & {"config-section-inert", "fp8-not-asked", "fp8-asked"} == codes
