@@ -97,7 +97,13 @@ def _budget_grid(comparison: Comparison) -> Grid:
     for name, before, after in _with_sum(times):
         # What rounds to nothing has no minus sign.
         change = round((after - before) / 1000, 2) + 0.0
-        rows.append((name, millis(before), millis(after), f"{change:+.2f}"))
+        cells = (
+            name,
+            millis(before),
+            millis(after),
+            f"{change:+.2f}",
+        )
+        rows.append(cells)
     busy = times_of(comparison.busy_speedup)
     below = f"GPU kernel time: {busy} (profiling adds waiting)"
     headings = ("<ms per step", "baseline", "candidate", "change")
@@ -315,12 +321,19 @@ def run_table_page(table: RunTable, *, verbose: bool = False) -> Page:
     if has_ranks:
         headings.append("lowest")
     headings += ["step ms", "GEMM ms", "casts", "speed-up"]
-    rows = [tuple(_run_cells(run, has_ranks)) for run in table.runs]
-    reasons = [_why(run) for run in table.runs if verbose]
-    grid = Grid("Runs", tuple(headings), rows, below=(*reasons, _LEGEND))
+    rows = []
+    below = []
+    for run in table.runs:
+        cells = _run_cells(run, has_ranks)
+        rows.append(tuple(cells))
+        if verbose:
+            below.append(_why(run))
+    below.append(_LEGEND)
+    grid = Grid("Runs", tuple(headings), rows, below=tuple(below))
+    are_sound = all(map(_is_sound, table.runs))
     return Page(
         verdict="",
-        tone=GOOD if all(map(_is_sound, table.runs)) else FAIR,
+        tone=GOOD if are_sound else FAIR,
         run=(counted(table.runs, "run"),),
         sentence=active_of(table),
         fails=bool(table.exit_code),

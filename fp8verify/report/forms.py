@@ -94,16 +94,20 @@ def brief(result: msgspec.Struct, whole: str = "") -> str:
         whole: the file of the whole result, or the command that prints it; empty if none can.
     """
     page = page_of(result)
-    lines = [f"{page.verdict}  {' · '.join(page.run)}", page.statement]
-    errors = [note for note in page.told() if note.label == "error"]
+    run = " · ".join(page.run)
+    lines = [f"{page.verdict}  {run}", page.statement]
+    worth = [note for note in page.told() if note.label == "error"]
     if page.speed is not None:
-        errors.append(page.speed)
-    if errors:
-        first = errors[0]
+        worth.append(page.speed)
+    if worth:
+        first = worth[0]
         lines.append(f"{first.label:8} {first.coded()}")
-    last = [page.exit, whole] if whole else [page.exit]
-    lines.append(" · ".join(last))
-    return "".join(f"{printable(line)}\n" for line in lines)
+    last = page.exit
+    if whole:
+        last = f"{page.exit} · {whole}"
+    lines.append(last)
+    shown = map(printable, lines)
+    return "\n".join(shown) + "\n"
 
 
 def outcome(result: msgspec.Struct) -> str:

@@ -515,10 +515,12 @@ def _work_parts(name: str, time_us: float, low: float, change: str) -> Iterator[
     us = max(0.0, time_us)
     tip = f"{name}: {millis(us)} ms; {change}"
     if name == "GEMM":
-        yield ("fp8", us * low, tip)
-        yield ("high", us * (1 - low), tip)
+        in_low = us * low
+        yield ("fp8", in_low, tip)
+        yield ("high", us - in_low, tip)
     else:
-        yield (_KIND_OF_WORK.get(name, "work-rest"), us, tip)
+        kind = _KIND_OF_WORK.get(name, "work-rest")
+        yield (kind, us, tip)
 
 
 class Timeline(NamedTuple):

@@ -195,18 +195,22 @@ def write_junit(report: Report, page: Page) -> str:
         head = f"{report.exit_reason} (FP8 {page.verdict}: {page.sentence})"
     lines = []
     for note in page.told(verbose=True):
-        lines.append(f"{note.label:8} {note.coded()}")
+        said = note.coded()
+        lines.append(f"{note.label:8} {said}")
     lines.append(page.exit)
     text = "\n".join(lines)
-    cases = [_case("run", report.verdict, head, text, failed=report.fails)]
+    whole = _case("run", report.verdict, head, text, failed=report.fails)
+    cases = [whole]
     if len(report.ranks) > 1:
         for rank in report.ranks:
             cases.append(_case_of_rank(report, rank))
-    suite = Xml.Element("testsuite", name="fp8verify", tests=str(len(cases)))
+    suite = Xml.Element("testsuite", name="fp8verify")
+    suite.set("tests", str(len(cases)))
     suite.set("failures", _count_of("failure", cases))
     suite.set("errors", _count_of("error", cases))
+    name = printable(report.name)
     for case in cases:
-        case.set("classname", printable(report.name))
+        case.set("classname", name)
     suite.extend(cases)
     root = Xml.Element("testsuites")
     root.append(suite)

@@ -441,7 +441,10 @@ def _ran_by_block(ledger: LedgerReport) -> dict[int | None, _OfBlock]:
     for entry in ledger.entries:
         slot = ledger.slots[entry.slot]
         entries[slot.block].append(entry)
-    return {block: _ran_in(alike) for block, alike in entries.items()}
+    ran = {}
+    for block, alike in entries.items():
+        ran[block] = _ran_in(alike)
+    return ran
 
 
 def _grid_of_blocks(rows: Iterable[ProofRow], report: Report) -> Grid:

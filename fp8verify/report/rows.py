@@ -60,7 +60,9 @@ def to_frames(report: Report) -> Frames:
     """
     frames = {}
     for name, (columns, rows) in _FRAMES.items():
-        frames[name] = to_frame(("rank", *columns), _of_ranks(report, rows))
+        headings = ("rank", *columns)
+        of_ranks = _of_ranks(report, rows)
+        frames[name] = to_frame(headings, of_ranks)
     return Frames(**frames)
 
 

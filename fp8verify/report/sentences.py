@@ -113,11 +113,26 @@ def _word_from(text: str, begin: int, latest: int) -> int:
 
 def deciding_claim(report: Report) -> Claim | None:
     """Return the claim that counts: the first line that turns FP8 on, else off, else a call."""
-    on = [claim for claim in report.claims if claim.says == "fp8"]
-    lines = [claim for claim in on if claim.line and claim.text not in _MEANINGS]
-    lines.sort(key=lambda claim: claim.strength != "claim")  # a dump of settings last
-    off = [claim for claim in report.claims if claim.says == "not_fp8"]
-    return next(iter([*lines, *off, *on]), None)
+    lines = []
+    settings = []  # dumped, which say less than a line about what was done
+    off = []
+    calls = []
+    for claim in report.claims:
+        is_line = claim.line and claim.text not in _MEANINGS
+        if claim.says == "not_fp8":
+            off.append(claim)
+        elif claim.says != "fp8":
+            continue
+        elif not is_line:
+            calls.append(claim)
+        elif claim.strength == "claim":
+            lines.append(claim)
+        else:
+            settings.append(claim)
+    for found in (lines, settings, off, calls):
+        if found:
+            return found[0]
+    return None
 
 
 def _log(report: Report) -> str:
@@ -406,8 +421,11 @@ def _least_met(report: Report) -> RankReport | None:
 
 
 def _has_fp8_attention(rank: RankReport) -> bool:
-    attention = [row for row in rank.kernels if row.role is Role.ATTENTION]
-    return any(row.precision.is_fp8 for row in attention)
+    for row in rank.kernels:
+        is_attention = row.role is Role.ATTENTION
+        if is_attention and row.precision.is_fp8:
+            return True
+    return False
 
 
 def _vouched(report: Report) -> Iterator[str]:

@@ -31,7 +31,8 @@ def merge_kernels(report: Report) -> list[KernelRow]:
     alike: dict[Hashable, list[KernelRow]] = defaultdict(list)
     for rank in report.ranks:
         for row in rank.kernels:
-            alike[row.name, row.precision, row.leg, row.op].append(row)
+            look = (row.name, row.precision, row.leg, row.op)
+            alike[look].append(row)
     merged = list(map(_merged, alike.values()))
     merged.sort(key=_time_of_kernel, reverse=True)
     return merged
@@ -359,7 +360,8 @@ def layer_groups(named: NamedLayersReport) -> list[LayerGroup]:
     """
     alike: dict[tuple[str, Hashable], list[NamedLayerRow]] = defaultdict(list)
     for row in named.rows:
-        alike[pattern(row.layer), _what_ran(row)].append(row)
+        look = (pattern(row.layer), _what_ran(row))
+        alike[look].append(row)
     kinds = Counter(shape for shape, _ in alike)
     others: list[LayerGroup] = []
     all_low: list[LayerGroup] = []

@@ -371,10 +371,11 @@ def _grid(grid: Grid, width: int, verbose: bool) -> Iterator[RenderableType]:
 def _is_too_wide(grid: Grid, width: int) -> bool:
     """Whether the words of the last column do not fit next to the others."""
     rows = list(map(_printable, grid.rows))
+    if not grid.stretch:
+        return False
     needed = _widths(grid.names, rows)
     gaps = _GAP * (len(needed) - 1)
-    is_wide = sum(needed) + gaps > width
-    return grid.stretch and is_wide
+    return sum(needed) + gaps > width
 
 
 def _with_own_lines(grid: Grid, width: int) -> Iterator[RenderableType]:
@@ -440,7 +441,8 @@ def _printable(row: Iterable[str]) -> tuple[str, ...]:
 
 def _with_cut_words(row: tuple[str, ...], room: int) -> tuple[str, ...]:
     *figures, words = row
-    return (*figures, cut_middle(words, room))
+    shown = cut_middle(words, room)
+    return (*figures, shown)
 
 
 def _table(grid: Grid, width: int) -> Table:
