@@ -263,9 +263,11 @@ def explained(finding_code: str) -> list[Block]:
     if finding_code not in findings_table():
         return []
     blocks: list[Block] = []
-    parts = _FENCE.split(finding_page(finding_code))
-    code = [*parts[1::2], ""]
-    for prose, fenced in zip(parts[::2], code, strict=True):
+    text = finding_page(finding_code)
+    parts = _FENCE.split(text)  # prose and code in turn
+    prose_parts = parts[::2]
+    code_parts = [*parts[1::2], ""]
+    for prose, fenced in zip(prose_parts, code_parts, strict=True):
         blocks += _prose_blocks(prose)
         if fenced:
             blocks.append(Block("code", fenced.rstrip()))
@@ -449,7 +451,9 @@ def label_of_group(ranks: Sequence[RankReport]) -> str:
 def _order_of_ranks(ranks: Sequence[RankReport]) -> tuple[bool, str, str]:
     first = ranks[0]
     is_active = first.verdict is Verdict.ACTIVE
-    return is_active, first.verdict.value, percent(first.layer_share)
+    verdict = first.verdict.value
+    share = percent(first.layer_share)
+    return is_active, verdict, share
 
 
 def gpu_bars(report: Report) -> list[Bar]:

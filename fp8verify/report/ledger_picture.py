@@ -138,14 +138,16 @@ class _Drawing:
                     self._put(entry, execution)
 
     def _put(self, entry: LedgerEntry, execution: int) -> None:
-        self._ran[entry.slot, entry.leg, execution].append(entry)
+        place = (entry.slot, entry.leg, execution)
+        self._ran[place].append(entry)
         if entry.lacks:
             self._short_slots.add(entry.slot)
             self._short_executions.add(execution)
 
     def at(self, slot: int, leg: Leg, execution: int) -> Sequence[LedgerEntry]:
         """Return what ran for one leg of a slot in an execution."""
-        return self._ran.get((slot, leg, execution), ())
+        place = (slot, leg, execution)
+        return self._ran.get(place, ())
 
     def look_of_slot(self, slot: int) -> Hashable:
         """Return what a row of the picture shows; rows alike are equal."""

@@ -423,7 +423,7 @@ def _blocks_that_lack(report: Report) -> Grid | None:
     for ran in blocks.values():
         if ran.lacking:
             lacking += 1
-    is_elsewhere = outside is not None and outside.lacking
+    is_elsewhere = outside is not None and outside.lacking > 0
     are_many = lacking > len(blocks) // 2
     if not lacking or is_elsewhere or are_many:
         return None

@@ -171,11 +171,18 @@ def _by_ranks(lines: Iterable[tuple[RankReport, _Line]]) -> list[tuple[_Line, st
     ranks: dict[_Line, list[RankReport]] = defaultdict(list)
     for rank, line in lines:
         ranks[line].append(rank)
-    return [(line, _label_of(same)) for line, same in ranks.items()]
+    found = []
+    for line, same in ranks.items():
+        label = _label_of(same)
+        found.append((line, label))
+    return found
 
 
 def _label_of(ranks: Sequence[RankReport]) -> str:
-    numbers = [rank.rank for rank in ranks if rank.rank is not None]
+    numbers = []
+    for rank in ranks:
+        if rank.rank is not None:
+            numbers.append(rank.rank)
     if len(numbers) == len(ranks):
         return label_of_ranks(numbers)
     return ranks[0].label
@@ -324,7 +331,10 @@ def _has_others(report: Report) -> bool:
 def _layer_gemms(report: Report) -> GemmSummary:
     """Return the GEMMs of layers of the ranks that train, as the verdict counts them."""
     training = _training(report.ranks)
-    others = [rank.layer_gemm for rank in report.ranks if rank not in training]
+    others = []
+    for rank in report.ranks:
+        if rank not in training:
+            others.append(rank.layer_gemm)
     return report.layer_gemm.less(*others)
 
 
@@ -343,7 +353,10 @@ def _split_k(report: Report) -> Counter[str]:
         for row in rank.kernels:
             is_of_layer = row.leg not in (None, Leg.ATTENTION, Leg.OPTIMIZER)
             may_add = is_of_layer and row.tflops is None
-            if may_add and decode(row.name).hint is Hint.SPLIT_K:
+            if not may_add:
+                continue
+            decoded = decode(row.name)
+            if decoded.hint is Hint.SPLIT_K:
                 counts[row.precision.value] += row.kernels
     return counts
 

@@ -371,8 +371,11 @@ def layer_groups(named: NamedLayersReport) -> list[LayerGroup]:
             name = indexed(names)
         else:
             name = ", ".join(patterns(names))
-        groups = all_low if _is_all_low(rows[0]) else others
-        groups.append((name, rows))
+        group = (name, rows)
+        if _is_all_low(rows[0]):
+            all_low.append(group)
+        else:
+            others.append(group)
     return [*others, *all_low]
 
 
