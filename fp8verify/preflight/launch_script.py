@@ -137,7 +137,8 @@ class _Script:
             lines = _unquoted(child).splitlines()
             for row, line in enumerate(lines, first_row):
                 resolved = self._resolved(line.replace("\\", " "))
-                parts = resolved.replace('"', " ").split()
+                unquoted = resolved.replace('="', "=").replace('"', " ")
+                parts = unquoted.split()
                 words += [(part.strip("'"), row) for part in parts]
         plain = self._without_variables(words)
         plain_words = [word for word, _ in plain]

@@ -567,6 +567,31 @@ def test_arguments_ask_for_fp8_without_the_file_that_they_change(
     assert config.compile is None  # the file may set it
 
 
+OLDER_TITAN = "./run_llama_train.sh --float8.enable_float8_linear"
+
+
+def test_the_recipe_is_not_guessed_where_another_file_may_give_it(
+    tmp_path: Path,
+) -> None:
+    facts = facts_of(write(tmp_path, "run.sh", OLDER_TITAN))
+    assert [ask.recipe for ask, _ in facts.asks] == [None]
+
+
+@pytest.mark.parametrize(
+    ("argument", "recipe"),
+    [
+        ('--fp8-recipe="blockwise"', "blockwise"),
+        ('--fp8-recipe=${R:-"mxfp8"}', "mxfp8"),
+    ],
+)
+def test_quotes_around_a_value_are_not_its_end(
+    tmp_path: Path, argument: str, recipe: str
+) -> None:
+    text = f'python pretrain_gpt.py --fp8-format="hybrid" {argument} --bf16\n'
+    facts = facts_of(write(tmp_path, "run.sh", text))
+    assert [ask.recipe for ask, _ in facts.asks] == [recipe]
+
+
 @pytest.mark.parametrize("word", ["", " --compile.enable"])
 def test_the_arguments_of_a_script_change_the_file_that_it_names(
     tmp_path: Path, word: str
