@@ -254,13 +254,12 @@ def _without_sizes(
             ran = _counted(leg, entries, forward)
             high = high_launches(ran, modules, statements)
         if high is not None:
-            # How many of the experts ran is open, unless it makes no difference.
-            is_sure = not has_experts or high.least == high.most
             yield said(
                 Witness.MODULES,
                 entries,
                 _all_but(entries, high.most),
-                is_sure=is_sure,
+                # Which of the experts ran is open, and whether a router is among the calls.
+                is_sure=not has_experts,
                 perhaps=_all_but(entries, high.least),
             )
         elif not has_experts:

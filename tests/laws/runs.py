@@ -604,7 +604,9 @@ def random_flip(run: Run, choose: Choose) -> tuple[Run, Flip] | None:
 
 def _shown_by(run: Run, place: int, legs: str, where: str) -> str:
     """Return the strongest witness of a flip."""
-    if run.lists:
+    # Without sizes nobody knows which experts the calls of an execution are of.
+    takes_turns = any(one.expert for one in run.layers) and "shapes" in run.hidden
+    if run.lists and not takes_turns:
         return "module list"
     # A count leaves room for a fault where experts that were left out got no tokens.
     is_counted = not any(one.expert and not one.low for one in run.layers)
@@ -614,8 +616,6 @@ def _shown_by(run: Run, place: int, legs: str, where: str) -> str:
         return "filters"
     if legs != "all" and not ({"numbers"} & run.hidden) and run.form == "eager":
         return "legs of the call"
-    # Without sizes nobody knows which experts the calls of an execution are of.
-    takes_turns = any(one.expert for one in run.layers) and "shapes" in run.hidden
     if where != "everywhere" and not takes_turns:
         return "other executions"
     inner = {one.block for one in run.layers if one.low}

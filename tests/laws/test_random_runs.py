@@ -29,7 +29,7 @@ CASES_MENDED = (
     ("sound", 300148), ("sound", 300693), ("sound", 301774), ("outside", 300004), ("outside", 300510),
     ("entries", 300964), ("outside", 301384), ("repetition", 301384),
     ("sources", 300019), ("sources", 300122), ("sources", 300286), ("sources", 300474), ("sources", 301739),
-    ("flip", 300533), ("flip", 301687), ("sources", 301501), ("repetition", 300941),
+    ("sources", 301501), ("repetition", 300941),
 )  # fmt: skip
 # A flip that these show must be reported; what else shows is counted by benchmarks/laws.py.
 DECIDES = frozenset(("module list", "count", "legs of the call"))

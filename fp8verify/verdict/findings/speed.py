@@ -177,8 +177,8 @@ def cost_of_casts(
         time_us += overhead.time_us
         is_compiled = is_compiled or any(row.fused for row in overhead.rows)
     if unfused_us >= limits.HALF * time_us:
-        case = "graph-breaks" if is_compiled else "compile"
-        return "unfused eager casts", case
+        remedy = "graph-breaks" if is_compiled else "compile"
+        return "unfused eager casts", remedy
     if gemms_are_small(payoffs):
         return f"small GEMMs (a side below {limits.SMALL_SIDE})", "small"
     return "costly casts", "casts"
