@@ -567,6 +567,23 @@ def test_arguments_ask_for_fp8_without_the_file_that_they_change(
     assert config.compile is None  # the file may set it
 
 
+@pytest.mark.parametrize(
+    ("precision", "code"),
+    [(" --mixed_precision=fp16", "fp8-not-asked"), ("", "fp8-mentioned")],
+)
+def test_a_launch_that_names_its_precision_leaves_none_to_others(
+    tmp_path: Path, precision: str, code: str
+) -> None:
+    text = (
+        f"accelerate launch{precision} run.py --model_name_or_path m"
+        " --per_device_train_batch_size 4 --output_dir o\n"
+    )
+    checks = judge(facts_of(write(tmp_path, "run.sh", text)))
+    (check,) = [check for check in checks if check.file]
+    assert check.code == code
+    assert "the launch may request it" not in check.message
+
+
 OLDER_TITAN = "./run_llama_train.sh --float8.enable_float8_linear"
 
 

@@ -148,7 +148,7 @@ def _of_a_config(config: Config) -> Check:
     elif unknown:
         found = unknown
         what = _spoken(unknown, ", not as a known request") + _decided_later(document)
-    elif other := document.elsewhere or row.get("asked_by", ""):
+    elif other := document.elsewhere or _asker(config):
         found = []
         what = f"no line requests FP8 for training{more}; {other} may request it"
     else:
@@ -163,6 +163,17 @@ def _of_a_config(config: Config) -> Check:
     return said(
         "fp8-mentioned", config.path, _first(found), what=f"{framework}: {what}"
     )
+
+
+def _asker(config: Config) -> str:
+    """Return what may request FP8 where a document does not, "" if nothing else can."""
+    row = config.row
+    asker = row.get("asked_by", "")
+    if config.document.is_launch:
+        asker = row.get("launch_asked_by", asker)
+        if not config.origins.keys().isdisjoint(row.get("settled_by", ())):
+            asker = ""
+    return str(asker)
 
 
 def _of_a_request(config: Config, ask: Ask) -> Check:
