@@ -114,13 +114,20 @@ class Tally(NamedTuple):
     def share(self) -> float | None:
         """The share of low precision in what is known, None of nothing."""
         known = self.launches - self.unknown
-        return self.low / known if known else None
+        if not known:
+            return None
+        return self.low / known
 
 
 def add_up(tallies: Iterable[Tally]) -> Tally:
     """Add up."""
     columns = list(zip(*tallies, strict=True))
-    return Tally(*map(sum, columns)) if columns else Tally()
+    if not columns:
+        return Tally()
+    return Tally(*map(sum, columns))
+
+
+_ByLayer: TypeAlias = "dict[tuple[Layer, Leg], list[Entry]]"
 
 
 class Program:
@@ -139,14 +146,16 @@ class Program:
         self.calls = calls
         self.places: list[Place] = []
         self.entries = list(_entries(calls))
-        self.by_layer: dict[tuple[Layer, Leg], list[Entry]] = defaultdict(list)
+        self.by_layer: _ByLayer = defaultdict(list)
         self.by_call: dict[int, list[Entry]] = defaultdict(list)
         for entry in self.entries:
-            self.by_layer[entry.slot.layer, entry.leg].append(entry)
+            key = (entry.slot.layer, entry.leg)
+            self.by_layer[key].append(entry)
             self.by_call[entry.call].append(entry)
-        self.forward_calls = [
-            place for place, call in enumerate(calls) if sort_of(call) is Leg.FPROP
-        ]
+        self.forward_calls = []
+        for place, call in enumerate(calls):
+            if sort_of(call) is Leg.FPROP:
+                self.forward_calls.append(place)
 
 
 def sort_of(call: Call) -> Leg:
@@ -163,17 +172,29 @@ def layer_of(call: Call) -> Layer:
 
 
 def _entries(calls: Sequence[Call]) -> Iterator[Entry]:
-    counts: dict[tuple[Leg, Layer], int] = defaultdict(int)
-    for call in calls:
-        counts[sort_of(call), layer_of(call)] += 1
-    seen: dict[tuple[Leg, Layer], int] = defaultdict(int)
+    keys = [(sort_of(call), layer_of(call)) for call in calls]
+    counts = Counter(keys)
+    seen: Counter[tuple[Leg, Layer]] = Counter()
     for place, call in enumerate(calls):
-        key = sort_of(call), layer_of(call)
-        slot = Slot(*key, seen[key], counts[key])
+        key = keys[place]
+        sort, layer = key
+        slot = Slot(
+            sort=sort,
+            layer=layer,
+            number=seen[key],
+            of=counts[key],
+        )
         seen[key] += 1
         legs = frozenset(leg for leg, _ in call.legs)
         for leg, ran in call.legs:
-            yield Entry(slot, leg, ran, place, call.tie, legs)
+            yield Entry(
+                slot=slot,
+                leg=leg,
+                ran=ran,
+                call=place,
+                tie=call.tie,
+                beside=legs,
+            )
 
 
 class Ledger:
@@ -204,8 +225,9 @@ class Ledger:
                 place = Place(rank, step, micro_batch)
                 program.places.append(place)
                 self.program_of[place] = program
-                for layer, leg, *spent in times:
-                    self._times[Cell(*place, layer, leg)] = (spent[0], spent[1])
+                for layer, leg, all_ns, high_ns in times:
+                    cell = Cell(*place, layer, leg)
+                    self._times[cell] = (all_ns, high_ns)
         for rank in range(len(ranks)):
             self._add_up(rank)
 
@@ -215,20 +237,37 @@ class Ledger:
         found: list[Entry] = []
         for place in places:
             found += self.program_of[place].entries
-        launches = sum(entry.ran.launches for entry in found)
-        without = sum(entry.ran.launches for entry in found if not entry.ran.work)
-        self.in_flops.append(without <= launches * WITHOUT_SHAPES)
-        whole = sum(self._work(rank, entry) for entry in found) or 1.0
+        launches = 0
+        without_work = 0
+        for entry in found:
+            launches += entry.ran.launches
+            if not entry.ran.work:
+                without_work += entry.ran.launches
+        allowed = launches * WITHOUT_SHAPES
+        self.in_flops.append(without_work <= allowed)
+        whole = sum(self._work(rank, entry) for entry in found)
         for place in places:
-            for (layer, leg), entries in self.program_of[place].by_layer.items():
-                tallies = [self._tally(rank, entry, whole) for entry in entries]
-                self.cells[Cell(*place, layer, leg)] = add_up(tallies)
+            by_layer = self.program_of[place].by_layer
+            for (layer, leg), entries in by_layer.items():
+                tallies = [self._tally(rank, entry, whole or 1.0) for entry in entries]
+                cell = Cell(*place, layer, leg)
+                self.cells[cell] = add_up(tallies)
 
-    def _tally(self, rank: int, entry: Entry, whole: float) -> Tally:
+    def _tally(
+        self,
+        rank: int,
+        entry: Entry,
+        whole: float,
+    ) -> Tally:
         ran = entry.ran
         work = self._work(rank, entry) / whole
-        low = work * ran.low / ran.launches
-        return Tally(ran.launches, ran.low, ran.unknown, work, low)
+        return Tally(
+            launches=ran.launches,
+            low=ran.low,
+            unknown=ran.unknown,
+            work=work,
+            low_work=work * ran.low / ran.launches,
+        )
 
     def _work(self, rank: int, entry: Entry) -> float:
         """Return FLOPs, else launches: of a call without gradients at most those of a layer.
@@ -238,42 +277,60 @@ class Ledger:
         ran = entry.ran
         if self.in_flops[rank]:
             return ran.work
-        if entry.beside == {Leg.FPROP}:
-            return float(min(ran.launches, len(LEGS)))
-        return float(ran.launches)
+        has_no_gradients = entry.beside == {Leg.FPROP}
+        launches = ran.launches
+        if has_no_gradients:
+            launches = min(launches, len(LEGS))
+        return float(launches)
 
     def of_rank(self, rank: int, *legs: Leg) -> list[Cell]:
         """Return the cells of a rank, of some legs or else of all."""
-        cells = (cell for cell in self.cells if cell.rank == rank)
-        return [cell for cell in cells if not legs or cell.leg in legs]
+        found = []
+        for cell in self.cells:
+            is_wanted = not legs or cell.leg in legs
+            if cell.rank == rank and is_wanted:
+                found.append(cell)
+        return found
 
     def entries(self, cell: Cell) -> list[Entry]:
         """Return the entries of a cell."""
-        return self.program_of[cell.place].by_layer[cell.layer, cell.leg]
+        program = self.program_of[cell.place]
+        return program.by_layer[cell.layer, cell.leg]
 
     def total(self, cells: Iterable[Cell]) -> Tally:
         """Add up what ran in some cells."""
-        return add_up(map(self.cells.__getitem__, cells))
+        tallies = [self.cells[cell] for cell in cells]
+        return add_up(tallies)
 
     def times(self, cells: Iterable[Cell]) -> tuple[int, int]:
         """Return the ns of what ran in some cells, and of what did in no low precision."""
-        times = [self._times[cell] for cell in cells]
-        return sum(all_ns for all_ns, _ in times), sum(high for _, high in times)
+        all_ns = 0
+        high_ns = 0
+        for cell in cells:
+            of_cell = self._times[cell]
+            all_ns += of_cell[0]
+            high_ns += of_cell[1]
+        return all_ns, high_ns
 
     def flops(self, cells: Iterable[Cell]) -> float | None:
         """Return the FLOPs of what ran in some cells, None unless those of all are known."""
-        ran = [entry.ran for cell in cells for entry in self.entries(cell)]
-        return sum(one.work for one in ran) if all(one.work for one in ran) else None
+        flops = 0.0
+        for cell in cells:
+            for entry in self.entries(cell):
+                if not entry.ran.work:
+                    return None
+                flops += entry.ran.work
+        return flops
 
     def main_high(self, cells: Iterable[Cell]) -> str:
         """Name the class of high precision in which most launches of some cells ran."""
         counts: Counter[Precision] = Counter()
         for cell in cells:
             for entry in self.entries(cell):
-                counts[entry.ran.precision] += entry.ran.launches
-        known = (
-            precision
-            for precision, _ in counts.most_common()
-            if not precision.is_low and precision is not Precision.UNKNOWN
-        )
-        return next((name.value.upper() for name in known), "high precision")
+                ran = entry.ran
+                counts[ran.precision] += ran.launches
+        for precision, _ in counts.most_common():
+            is_known = precision is not Precision.UNKNOWN
+            if is_known and not precision.is_low:
+                return precision.value.upper()
+        return "high precision"

@@ -113,10 +113,16 @@ class Measures:
         """
         if self._ledger.in_flops[place]:
             return True
-        cells = self._ledger.of_rank(place)
-        if self._ledger.total(cells).unknown or _has_hidden_high(self._ranks[place]):
+        if _has_hidden_high(self._ranks[place]):
             return False
-        return all(min(self._weights(cell), default=0) for cell in cells)
+        cells = self._ledger.of_rank(place)
+        if self._ledger.total(cells).unknown:
+            return False
+        for cell in cells:
+            weights = self._weights(cell)
+            if not weights or 0 in weights:
+                return False
+        return True
 
     def _work(self, cell: Cell) -> float:
         """Return the FLOPs of a cell; without shapes the weights of its layers, by the list."""
@@ -151,10 +157,12 @@ class Measures:
         lacking = 0.0
         for cell in self._ledger.of_rank(place):
             low = self._ledger.cells[cell].low
-            lack = self._lacking.lacks.get(cell)
-            if lack is None and cell in self._lacking.may_lack:
+            surely_lacks = cell in self._lacking.lacks
+            perhaps_lacks = cell in self._lacking.may_lack
+            if perhaps_lacks and not surely_lacks:
                 return None
-            if (low or lack is not None) and not self._is_stated(cell):
+            counts = low or surely_lacks
+            if counts and not self._is_stated(cell):
                 return None
             lacks = self._lacking.lacking(cell)
             expected += low + lacks
@@ -165,13 +173,17 @@ class Measures:
 
     def _is_stated(self, cell: Cell) -> bool:
         by = self._lacking.by.get(cell)
-        return by is not None and by <= Witness.COUNT
+        if by is None:
+            return False
+        return by <= Witness.COUNT
 
     def may_stay_high(self, cell: Cell) -> bool:
         """Whether a list or the log keeps a cell in high precision."""
+        if self._stated_share(cell) == 0:
+            return True
         ran = self._ledger.cells[cell]
         pinned = self._statements.pinned(cell.rank)
-        return self._stated_share(cell) == 0 or ran.launches <= pinned
+        return ran.launches <= pinned
 
     def _stated_share(self, cell: Cell) -> float | None:
         """Return the share of a cell that is to run in low precision, None if nothing states it."""
@@ -180,8 +192,10 @@ class Measures:
         if statements.is_high(cell.place):
             return 0.0
         if statements.leaves_high(cell.leg):
+            if cell.leg is not Leg.BACKWARD:
+                return 0.0
             # Of launches that may be dgrad or wgrad, what ran counts.
-            return ran.low / ran.launches if cell.leg is Leg.BACKWARD else 0.0
+            return ran.low / ran.launches
         modules = statements.modules_of(cell.rank, cell.layer)
         if not modules or any(map(statements.is_open, modules)):
             return None
@@ -197,7 +211,11 @@ class Measures:
         least = self._lacking.least.get(cell, 0.0)
         return max(least, ran.low) / ran.launches
 
-    def _share_of_list(self, modules: Sequence[ModuleRecord], leg: Leg) -> float:
+    def _share_of_list(
+        self,
+        modules: Sequence[ModuleRecord],
+        leg: Leg,
+    ) -> float:
         """Return the share of the weights of modules that a leg multiplies in low precision."""
         legs = legs_of(leg)
         low = 0
@@ -205,7 +223,9 @@ class Measures:
         for module in modules:
             weight = _weight(module)
             every += weight * len(legs)
-            low += weight * sum(self._statements.is_low(module, one) for one in legs)
+            for one in legs:
+                if self._statements.is_low(module, one):
+                    low += weight
         return low / max(1, every)
 
     def shares(self, place: int) -> Shares:
@@ -247,11 +267,15 @@ class Measures:
 
 def _has_hidden_high(rank: RankEvidence) -> bool:
     """Whether a product that only its time shows to be one ran in high precision."""
-    high = [row for row in rank.trace.trained if not row.precision.is_low]
-    return any(row.kind.classification.hidden for row in high)
+    for row in rank.trace.trained:
+        is_hidden = row.kind.classification.hidden
+        if is_hidden and not row.precision.is_low:
+            return True
+    return False
 
 
 def _weight(module: ModuleRecord) -> int:
     """Return outputs times inputs of a module: of several layers their mean, 0 if not known."""
     sizes = sizes_of(module)
-    return sum(n * k for n, k in sizes) // max(1, len(sizes))
+    weights = [outputs * inputs for outputs, inputs in sizes]
+    return sum(weights) // max(1, len(weights))

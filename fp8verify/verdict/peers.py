@@ -55,11 +55,15 @@ class Peers:
 
     def _keep(self, scope: int, program: Program) -> None:
         for entry in program.entries:
-            key = scope, entry.slot, entry.leg, entry.ran.launches
-            self._most[key] = max(self._most[key], entry.ran.low)
+            ran = entry.ran
+            key = (scope, entry.slot, entry.leg, ran.launches)
+            most = self._most[key]
+            self._most[key] = max(most, ran.low)
         for gradients in _gradients(program):
-            whole = scope, gradients[0].slot, None, launches_of(gradients)
-            self._most[whole] = max(self._most[whole], low_of(gradients))
+            slot = gradients[0].slot
+            of_all = (scope, slot, None, launches_of(gradients))
+            most = self._most[of_all]
+            self._most[of_all] = max(most, low_of(gradients))
 
     def scope(self, rank: int) -> int:
         """Return what ranks have in common that are compared alike."""
@@ -88,10 +92,14 @@ class Peers:
             if len(short) <= self._statements.pinned(place.rank):
                 continue
             for entry in short:
-                most = float(entry.ran.low + self._lacks(entry, scope))
-                regular = entry.slot.layer not in self._irregular
-                sure = is_sure and regular
-                yield said(Witness.EXECUTIONS, [entry], most, is_sure=sure)
+                most = entry.ran.low + self._lacks(entry, scope)
+                is_regular = entry.slot.layer not in self._irregular
+                yield said(
+                    Witness.EXECUTIONS,
+                    [entry],
+                    float(most),
+                    is_sure=is_sure and is_regular,
+                )
         yield from self._compared_as_one(program, place, scope, is_sure=is_sure)
 
     def _compared_as_one(
@@ -108,13 +116,20 @@ class Peers:
             if any(self._is_excused(entry, place) for entry in gradients):
                 continue
             slot = gradients[0].slot
-            most = self._most[scope, slot, None, launches_of(gradients)]
+            key = (scope, slot, None, launches_of(gradients))
+            most = self._most[key]
             by_leg = sum(self._lacks(entry, scope) for entry in gradients)
-            if most - low_of(gradients) > by_leg:
-                least = float(most - by_leg)
-                sure = is_sure and slot.layer not in self._irregular
-                stated = said(Witness.EXECUTIONS, gradients, least, is_sure=sure)
-                short[slot.layer].append(stated)
+            lacks = most - low_of(gradients)
+            if lacks <= by_leg:
+                continue
+            is_regular = slot.layer not in self._irregular
+            stated = said(
+                Witness.EXECUTIONS,
+                gradients,
+                float(most - by_leg),
+                is_sure=is_sure and is_regular,
+            )
+            short[slot.layer].append(stated)
         for of_layer in short.values():
             if len(of_layer) > self._statements.pinned(place.rank):
                 yield from of_layer
@@ -129,8 +144,10 @@ class Peers:
 
     def _lacks(self, entry: Entry, scope: int) -> int:
         """Return how many launches of an entry ran in low precision in other executions alone."""
-        most = self._most[scope, entry.slot, entry.leg, entry.ran.launches]
-        return max(0, most - entry.ran.low)
+        ran = entry.ran
+        key = (scope, entry.slot, entry.leg, ran.launches)
+        most = self._most[key]
+        return max(0, most - ran.low)
 
 
 def _irregular(ledger: Ledger) -> set[Layer]:
@@ -140,13 +157,18 @@ def _irregular(ledger: Ledger) -> set[Layer]:
     """
     counts: dict[Layer, set[int]] = defaultdict(set)
     for program in ledger.programs:
-        calls = Counter(
-            program.by_call[place][0].slot.layer for place in program.forward_calls
-        )
+        calls: Counter[Layer] = Counter()
+        for place in program.forward_calls:
+            entry = program.by_call[place][0]
+            calls[entry.slot.layer] += 1
         for layer, count in calls.items():
             counts[layer].add(count)
-    irregular = {layer for layer, found in counts.items() if len(found) > 1}
-    return irregular if len(irregular) < len(counts) else set()
+    irregular = set()
+    for layer, found in counts.items():
+        if len(found) > 1:
+            irregular.add(layer)
+    are_all = len(irregular) == len(counts)
+    return set() if are_all else irregular
 
 
 def _gradients(program: Program) -> Iterator[list[Entry]]:
@@ -164,8 +186,11 @@ def by_others(ledger: Ledger, statements: Statements) -> Iterator[Expected]:
     """Yield half of the usual share of a layer, where executions made other calls of it."""
     layers: dict[tuple[Layer, Leg], list[Cell]] = defaultdict(list)
     for cell in ledger.cells:
-        if not statements.is_high(cell.place) and not statements.leaves_high(cell.leg):
-            layers[cell.layer, cell.leg].append(cell)
+        if statements.is_high(cell.place):
+            continue
+        if statements.leaves_high(cell.leg):
+            continue
+        layers[cell.layer, cell.leg].append(cell)
     for cells in layers.values():
         yield from _of_others(cells, ledger, statements)
 
@@ -182,17 +207,32 @@ def _of_others(
         if whole.low and not whole.high and ran.unknown:
             # All that is known of the layer ran in low precision.
             yield _half(ledger, cell, ran.launches, is_sure=False)
-        known = whole.launches - whole.unknown - (ran.launches - ran.unknown)
-        share = (whole.low - ran.low) / known if known > 0 else 0.0
+        known_here = ran.launches - ran.unknown
+        known_elsewhere = whole.launches - whole.unknown - known_here
+        low_elsewhere = whole.low - ran.low
+        if known_elsewhere <= 0:
+            continue
+        share = low_elsewhere / known_elsewhere
         if share < HALF:
             continue
-        free = max(0.0, ran.launches - statements.pinned(cell.rank))
-        # Without sizes, other launches may be of other layers.
-        is_sure = cell.layer is not None
-        yield _half(ledger, cell, HALF * share * free, is_sure=is_sure)
+        pinned = statements.pinned(cell.rank)
+        free = max(0.0, ran.launches - pinned)
+        yield _half(
+            ledger,
+            cell,
+            HALF * share * free,
+            # Without sizes, other launches may be of other layers.
+            is_sure=cell.layer is not None,
+        )
 
 
-def _half(ledger: Ledger, cell: Cell, least: float, *, is_sure: bool) -> Expected:
+def _half(
+    ledger: Ledger,
+    cell: Cell,
+    least: float,
+    *,
+    is_sure: bool,
+) -> Expected:
     """Expect so many launches of a cell in low precision."""
     ran = ledger.cells[cell]
     return Expected(

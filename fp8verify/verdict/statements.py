@@ -71,11 +71,12 @@ class Statements:
 
     def is_high(self, place: Place) -> bool:
         """Whether the log states that a step does not run in low precision."""
-        key = place.rank, place.step
+        if place.step < 0:
+            return False
+        key = (place.rank, place.step)
         if key not in self._high:
             rank = self._ranks[place.rank]
-            is_high = place.step >= 0 and self._requested.is_high(rank, place.step)
-            self._high[key] = is_high
+            self._high[key] = self._requested.is_high(rank, place.step)
         return self._high[key]
 
     def leaves_high(self, leg: Leg) -> bool:
@@ -88,15 +89,18 @@ class Statements:
 
     def modules_of(self, rank: int, layer: Layer) -> Sequence[ModuleRecord]:
         """Return the modules that a layer may be, all of those that have a size for None."""
-        return self._by_layer[self._context[rank]].get(layer, ())
+        by_layer = self._by_layer[self._context[rank]]
+        return by_layer.get(layer, ())
 
     def sizes(self, rank: int) -> list[Layer]:
         """Return the sizes of a rank's modules."""
-        return [
-            layer
-            for layer in self._by_layer[self._context[rank]]
-            if isinstance(layer, tuple) and layer != EXPERTS
-        ]
+        sizes: list[Layer] = []
+        by_layer = self._by_layer[self._context[rank]]
+        for layer in by_layer:
+            is_size = isinstance(layer, tuple)
+            if is_size and layer != EXPERTS:
+                sizes.append(layer)
+        return sizes
 
     def may_be_high(
         self,
@@ -108,38 +112,59 @@ class Statements:
 
     def is_low(self, module: ModuleRecord, leg: Leg) -> bool:
         """Whether a module was to compute a leg in low precision, and the log does not pin it."""
-        requested = self._requested
-        if module.state not in CONVERTED or requested.pin(module.fqn) is not None:
+        if module.state not in CONVERTED:
+            return False
+        pin = self._requested.pin(module.fqn)
+        if pin is not None:
             return False
         # Weights of experts do not show what multiplies them.
-        legs = legs_of(leg)
-        formats = {module.format_of(each.value) for each in legs}
-        by_recipe = any(self._leaves_high[each] for each in legs)
-        return HIGH_PRECISION not in formats and not by_recipe
+        for each in legs_of(leg):
+            if self._leaves_high[each]:
+                return False
+            if module.format_of(each.value) == HIGH_PRECISION:
+                return False
+        return True
 
-    def low_legs(self, modules: Iterable[ModuleRecord], leg: Leg) -> int:
+    def low_legs(
+        self,
+        modules: Iterable[ModuleRecord],
+        leg: Leg,
+    ) -> int:
         """Return how many launches of a leg, or of those that it may be, run low in one pass."""
         low = 0
         for module in modules:
-            low += sum(self.is_low(module, each) for each in legs_of(leg))
+            for each in legs_of(leg):
+                low += self.is_low(module, each)
         return low
 
     def tells_apart(self, module: ModuleRecord, leg: Leg) -> bool:
         """Whether a module runs its forward product in low precision, and a leg of it not."""
-        return self.is_low(module, Leg.FPROP) and not self.is_low(module, leg)
+        if not self.is_low(module, Leg.FPROP):
+            return False
+        return not self.is_low(module, leg)
 
-    def may_be_others(self, rank: int, layer: Layer, leg: Leg, calls: int) -> bool:
+    def may_be_others(
+        self,
+        rank: int,
+        layer: Layer,
+        leg: Leg,
+        calls: int,
+    ) -> bool:
         """Whether executions may have called other modules of a size, of which some stay high.
 
         So do models that take turns, as in a GAN, and layers under LayerDrop.
         """
         modules = self.modules_of(rank, layer)
-        high = len(self.may_be_high(modules, leg))
-        return 0 < high < len(modules) and calls % len(modules) > 0
+        high = self.may_be_high(modules, leg)
+        has_both = 0 < len(high) < len(modules)
+        return has_both and calls % len(modules) > 0
 
     def is_open(self, module: ModuleRecord) -> bool:
         """Whether what a module is to do is not known: its class is not, or it is on at times."""
-        return module.state in _OPEN_STATES and self._requested.pin(module.fqn) is None
+        if module.state not in _OPEN_STATES:
+            return False
+        pin = self._requested.pin(module.fqn)
+        return pin is None
 
     def in_order(self, program: Program, rank: int) -> list[Named]:
         """Return the calls whose modules are known by order: places of calls, and their modules.
@@ -171,8 +196,10 @@ class Statements:
     def _listed_sizes(self, rank: int) -> Listed:
         """Return the sizes that the modules of a rank have, in the order of the list."""
         found: list[tuple[tuple[int, int], ModuleRecord]] = []
-        for module in self._lists[self._context[rank]]:
-            found += [(size, module) for size in sizes_of(module)]
+        modules = self._lists[self._context[rank]]
+        for module in modules:
+            for size in sizes_of(module):
+                found.append((size, module))
         return found
 
     def pinned(self, rank: int) -> int:
@@ -182,17 +209,24 @@ class Statements:
         """
         if self._ranks[rank].modules:
             return 0
-        return self._pins.count if self.alike else self._pins.most_in_a_row
+        if self.alike:
+            return self._pins.count
+        return self._pins.most_in_a_row
 
     def left_out(self, rank: int) -> int | None:
         """Return how many layers are all that the log leaves out; None if it may be more."""
-        return None if self._ranks[rank].modules else self._pins.layers
+        if self._ranks[rank].modules:
+            return None
+        return self._pins.layers
 
     @property
     def counts(self) -> list[Claim]:
         """The claims of the log that count how many of how many layers were converted."""
-        said = self._requested.said
-        return [claim for claim in said if claim.converted and claim.total]
+        counts = []
+        for claim in self._requested.said:
+            if claim.converted and claim.total:
+                counts.append(claim)
+        return counts
 
 
 def _with_conversions_of_any(
