@@ -250,7 +250,9 @@ def _without_sizes(
         entries = [entry for one in legs for entry in by_leg[one]]
         high = None
         if is_whole:
-            forward = len(by_leg[Leg.FPROP]) if Leg.FPROP in by_leg else None
+            forward = None
+            if Leg.FPROP in by_leg:
+                forward = len(by_leg[Leg.FPROP])
             ran = _counted(leg, entries, forward)
             high = high_launches(ran, modules, statements)
         if high is not None:
@@ -277,11 +279,15 @@ def _least_of_some(
 ) -> int:
     """Return how many launches run low at least, if other products may be among them."""
     legs = legs_of(leg)
-    count = launches_of(entries) if len(legs) > 1 else len(entries)
-    if count < len(modules) * len(legs):
+    is_vague = len(legs) > 1
+    count = launches_of(entries) if is_vague else len(entries)
+    of_all = len(modules) * len(legs)
+    if count < of_all:
         return 0
     low = statements.low_legs(modules, leg)
-    return max(0, low - FIRST_LAYERS if Leg.DGRAD in legs else low)
+    if Leg.DGRAD in legs:
+        low -= FIRST_LAYERS
+    return max(0, low)
 
 
 def _fewer_than_gradients(
@@ -294,7 +300,9 @@ def _fewer_than_gradients(
     The other products of the forward pass were not recognized, so these may be any module's.
     """
     forward = by_leg.get(Leg.FPROP, ())
-    gradients = [entry for leg in _GRADIENTS for entry in by_leg.get(leg, ())]
+    gradients: list[Entry] = []
+    for leg in _GRADIENTS:
+        gradients += by_leg.get(leg, ())
     of_all = len(GRADIENT_LEGS) * len(modules)
     are_all_low = statements.low_legs(modules, Leg.FPROP) == len(modules)
     if not forward or len(forward) >= len(modules) or not are_all_low:
