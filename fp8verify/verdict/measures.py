@@ -15,7 +15,7 @@ from fp8verify.text import patterns
 from fp8verify.thresholds import NEGLIGIBLE
 from fp8verify.verdict.expectation import Witness
 from fp8verify.verdict.expected import Requested
-from fp8verify.verdict.ledger import Cell, Tally, legs_of
+from fp8verify.verdict.ledger import Cell, Layer, Tally, legs_of
 from fp8verify.verdict.shortfalls import Shortfalls
 from fp8verify.verdict.statements import Statements
 
@@ -50,9 +50,16 @@ class Measures:
         self._statements = statements
         self._lacking = lacking
         self._ledger = lacking.ledger
+        self._expected: dict[int, ExpectedReport | None] = {}
+        self._known_weights: dict[tuple[int, Layer], list[int]] = {}
 
     def expected(self, place: int) -> ExpectedReport | None:
         """Return what was to run in low precision on a rank; None if the cells do not show it."""
+        if place not in self._expected:
+            self._expected[place] = self._expected_of(place)
+        return self._expected[place]
+
+    def _expected_of(self, place: int) -> ExpectedReport | None:
         rank = self._ranks[place]
         modules = [m for m in rank.modules if m.kind in ("linear", "experts")]
         are_known = all(module.state != "unknown" for module in modules)
@@ -133,8 +140,12 @@ class Measures:
         return work * sum(weights) / max(1, len(weights))
 
     def _weights(self, cell: Cell) -> list[int]:
-        modules = self._statements.modules_of(cell.rank, cell.layer)
-        return list(map(_weight, modules))
+        """Return the weights of the modules that a cell may be of: equal lists have the same."""
+        key = (self._statements.context(cell.rank), cell.layer)
+        if key not in self._known_weights:
+            modules = self._statements.modules_of(cell.rank, cell.layer)
+            self._known_weights[key] = list(map(_weight, modules))
+        return self._known_weights[key]
 
     def _is_ever_low(self, module: ModuleRecord) -> bool:
         return any(self._statements.is_low(module, leg) for leg in LEGS)
