@@ -191,6 +191,11 @@ class KernelName(msgspec.Struct, frozen=True, kw_only=True):
     fast_accum: bool | None = None
     hint: Hint | None = None
 
+    @property
+    def split_k(self) -> bool:
+        """Whether it adds up the parts of a GEMM: its time is GEMM time, but it is not counted."""
+        return self.hint is Hint.SPLIT_K
+
 
 class OpContext(msgspec.Struct, frozen=True, kw_only=True):
     """Where on the CPU a kernel came from: the innermost operator and what encloses it.

@@ -49,11 +49,6 @@ class Classification(KernelName, frozen=True, kw_only=True):
     upcast_from: Precision | None = None
     hidden: bool = False
 
-    @property
-    def split_k(self) -> bool:
-        """Whether it adds up the parts of a GEMM: its time is GEMM time, but it is not counted."""
-        return self.hint is Hint.SPLIT_K
-
 
 def decode(name: str) -> KernelName:
     """Decode a kernel's name.

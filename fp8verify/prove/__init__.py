@@ -10,7 +10,7 @@ import msgspec
 
 from fp8verify.kernels import decode
 from fp8verify.prove.ncu import CUDA_CORES, FP8_FP6_FP4, Gpu, Launch
-from fp8verify.terms import Hint, KernelName, Precision, Role
+from fp8verify.terms import KernelName, Precision, Role
 from fp8verify.text import cut_middle, printable
 
 Agreement = Literal["agrees", "differs", "missed", "unclaimed", "not counted"]
@@ -112,7 +112,7 @@ def _agreement(
     if not set(counted_types) <= SOURCES[decoded.precision]:
         named = decoded.precision.value
         return "differs", f"the name says {named}; {types} operations were counted"
-    if decoded.hint is Hint.SPLIT_K:
+    if decoded.split_k:
         return "agrees", "adds up the parts of the GEMM before it"
     counted = sum(operations[name] for name in counted_types)
     if flops is not None and counted < flops:

@@ -15,6 +15,7 @@ from fp8verify.report.page import Grid
 from fp8verify.report.tables import millis
 from fp8verify.terms import (
     Leg,
+    Precision,
     Verdict,
     low_precision_count,
     low_precision_name,
@@ -26,7 +27,6 @@ _PROOF_ROWS = 8
 _FEW = 2
 # Not of layers, which the sentence above the table is about.
 _NO_LEGS = frozenset({Leg.ATTENTION, Leg.OPTIMIZER})
-_NOT_HIGH = frozenset({"fp8", "mxfp8", "mxfp6", "nvfp4", "mxfp4", "fp4", "unknown"})
 
 
 def proof_grid(report: Report) -> Grid | None:
@@ -179,8 +179,9 @@ def _wide_format(report: Report) -> str:
     """Return the format of all GEMMs that ran in no low precision, empty if there are several."""
     kinds = []
     for kind, count in report.layer_gemm.kernels.items():
-        is_high = kind not in _NOT_HIGH
-        if count and is_high:
+        precision = Precision(kind)
+        is_known = precision is not Precision.UNKNOWN
+        if count and is_known and not precision.is_low:
             kinds.append(kind.upper())
     if len(kinds) == 1:
         return kinds[0]

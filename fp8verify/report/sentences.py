@@ -19,7 +19,6 @@ from fp8verify.model.verdict import Finding
 from fp8verify.report.page import FAIR, GOOD, Note
 from fp8verify.report.tables import figure, millis
 from fp8verify.terms import (
-    Hint,
     Leg,
     Precision,
     Role,
@@ -348,16 +347,16 @@ def _unknown_share(time_us: Mapping[str, float]) -> float:
 
 def _split_k(report: Report) -> Counter[str]:
     """Count the kernels by precision that add up parts of the GEMMs of layers."""
-    counts: Counter[str] = Counter()
+    launches: Counter[tuple[str, str]] = Counter()
     for rank in _training(report.ranks):
         for row in rank.kernels:
             is_of_layer = row.leg not in (None, Leg.ATTENTION, Leg.OPTIMIZER)
-            may_add = is_of_layer and row.tflops is None
-            if not may_add:
-                continue
-            decoded = decode(row.name)
-            if decoded.hint is Hint.SPLIT_K:
-                counts[row.precision.value] += row.kernels
+            if is_of_layer and row.tflops is None:
+                launches[row.name, row.precision.value] += row.kernels
+    counts: Counter[str] = Counter()
+    for (name, precision), count in launches.items():
+        if decode(name).split_k:  # once for the equal kernels of all ranks
+            counts[precision] += count
     return counts
 
 
