@@ -135,7 +135,7 @@ def _report_facts(report: Report, page: Page) -> dict[str, Any]:
 def _caption_of_ranks(ranks: Sequence[RankReport]) -> str:
     """Name ranks that ran alike, of which the first one is drawn."""
     first = ranks[0]
-    label = label_of_group(ranks)
+    label = tables.label_of_group(ranks)
     if len(ranks) == 1:
         return f"{label}: {first.verdict.value}"
     return f"{label}: {first.verdict.value}, {first.label} is drawn"
@@ -173,7 +173,7 @@ def _rank_line(ranks: Sequence[RankReport]) -> RankLine:
     if len(ranks) > 1:
         source = f"{first.source} … {last.source}"
     return RankLine(
-        label=label_of_group(ranks),
+        label=tables.label_of_group(ranks),
         number=-1 if first.rank is None else first.rank,
         verdict=first.verdict,
         layer_share=first.layer_share,
@@ -431,7 +431,7 @@ def rank_bars(report: Report) -> list[Bar]:
     drawn = []
     for ranks in sorted(tables.ranks_alike(report.ranks), key=_order_of_ranks):
         first = ranks[0]
-        label = label_of_group(ranks)
+        label = tables.label_of_group(ranks)
         parts = _by_kind(first.gemm.time_us, label, unit)
         share = percent(first.layer_share)
         verdict = first.verdict.value
@@ -439,13 +439,6 @@ def rank_bars(report: Report) -> list[Bar]:
             Bar(label, parts, f"{verdict}, {share} of layers' GEMM time in FP8")
         )
     return drawn
-
-
-def label_of_group(ranks: Sequence[RankReport]) -> str:
-    """Name one rank, or several: "ranks 0-6"."""
-    if len(ranks) == 1:
-        return ranks[0].label
-    return label_of_ranks([rank.rank or 0 for rank in ranks])
 
 
 def _order_of_ranks(ranks: Sequence[RankReport]) -> tuple[bool, str, str]:

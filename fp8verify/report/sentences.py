@@ -17,7 +17,7 @@ from fp8verify.model.report import RankReport, Report
 from fp8verify.model.steps import ClockReport
 from fp8verify.model.verdict import Finding
 from fp8verify.report.page import FAIR, GOOD, Note
-from fp8verify.report.tables import figure, millis
+from fp8verify.report.tables import figure, label_of_group, millis
 from fp8verify.terms import (
     Leg,
     Precision,
@@ -32,7 +32,6 @@ from fp8verify.text import (
     counted,
     cut_middle,
     gib,
-    label_of_ranks,
     listed,
     show_steps,
     show_window,
@@ -172,19 +171,9 @@ def _by_ranks(lines: Iterable[tuple[RankReport, _Line]]) -> list[tuple[_Line, st
         ranks[line].append(rank)
     found = []
     for line, same in ranks.items():
-        label = _label_of(same)
+        label = label_of_group(same)
         found.append((line, label))
     return found
-
-
-def _label_of(ranks: Sequence[RankReport]) -> str:
-    numbers = []
-    for rank in ranks:
-        if rank.rank is not None:
-            numbers.append(rank.rank)
-    if len(numbers) == len(ranks):
-        return label_of_ranks(numbers)
-    return ranks[0].label
 
 
 def _modules(rank: RankReport, modules: ModulesReport) -> str:
@@ -539,9 +528,11 @@ def _held_back(
     runs = "runs" if len(wide) == 1 else "run"
     speedup = gain.speedup or 0.0
     if speedup <= 1 + EVEN:
-        who = f" for {rank.label}; {_label_of(wide)} {runs} without FP8"
+        who = f" for {rank.label}; {label_of_group(wide)} {runs} without FP8"
         return _payoff_of(rank, who=who, diverges=diverges)
-    held = f"no gain where ranks wait for {_label_of(wide)}, which {runs} without FP8"
+    held = (
+        f"no gain where ranks wait for {label_of_group(wide)}, which {runs} without FP8"
+    )
     by_itself = gain.text.partition(": ")[2] or gain.text
     return Payoff(FAIR, gain.speedup, f"{held}; {rank.label} alone: {by_itself}")
 

@@ -20,7 +20,14 @@ from fp8verify.model.report import RankReport, Report
 from fp8verify.model.verdict import Finding
 from fp8verify.report.page import Grid
 from fp8verify.terms import LEGS, Leg, Severity, low_precision_count
-from fp8verify.text import indexed, pattern, patterns, shorten, shown_size
+from fp8verify.text import (
+    indexed,
+    label_of_ranks,
+    pattern,
+    patterns,
+    shorten,
+    shown_size,
+)
 
 # Share of values that the cast makes zero: the dB of the others mean nothing.
 DEAD = 0.999
@@ -165,6 +172,17 @@ def ranks_alike(ranks: Iterable[RankReport]) -> list[list[RankReport]]:
             look = (rank.verdict, share)
         alike[look].append(rank)
     return list(alike.values())
+
+
+def label_of_group(ranks: Sequence[RankReport]) -> str:
+    """Name ranks by their numbers, "ranks 0-6"; by the first one if some have none."""
+    numbers = []
+    for rank in ranks:
+        if rank.rank is not None:
+            numbers.append(rank.rank)
+    if len(numbers) == len(ranks):
+        return label_of_ranks(numbers)
+    return ranks[0].label
 
 
 # ---- layers: those that are called alike and ran the same are one row
