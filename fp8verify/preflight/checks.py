@@ -114,6 +114,7 @@ FAULTS = (Status.FAIL, Status.WARN)
 # What a machine is, which says nothing of the files and the command that were named.
 _OF_MACHINE = {
     "fp8-units",
+    "no-fp8-units",
     "no-gpu",
     "te-not-installed",
     "torch-not-installed",

@@ -14,7 +14,7 @@ from pathlib import Path
 from shutil import which
 from typing import Any, NamedTuple
 
-from fp8verify.analysis.gpus import multiplies, part_of
+from fp8verify.analysis.gpus import multiplies
 from fp8verify.errors import UsageError
 from fp8verify.preflight.tables import holds, parsed, table
 from fp8verify.record.command import Python, active_pythons, choose_python
@@ -84,39 +84,65 @@ def find_gpus() -> tuple[tuple[Gpu, ...], str]:
     return found, f"{tool[0]} says: {said[0][:200]}"
 
 
-# NVIDIA's compute capabilities and AMD's targets, by the words of a name that tell the part.
+# NVIDIA's compute capabilities and AMD's targets, by a name without spaces, makers and forms.
 _CAPABILITIES = (
-    (r"G?B300", "10.3"), (r"G?B[12]00", "10.0"), (r"GB10|(?:DGX )?SPARK", "12.1"),
-    (r"RTX PRO \d{4}.*|RTX 50[5-9]0.*", "12.0"), (r"G?H(?:100|200|800|20)\b.*", "9.0"),
-    (r"L4|L40S?|L20|RTX 40[5-9]0.*|RTX \d{4} ADA.*", "8.9"), (r"A(?:100|800|30)\b.*", "8.0"),
-    (r"A(?:2|10G?|16|40)|RTX A\d{4}.*|RTX 30[5-9]0.*", "8.6"), (r"T4|RTX 20[6-8]0.*", "7.5"),
-    (r"V100\b.*", "7.0"), (r"MI35[05]X?", "gfx950"), (r"MI3(?:00[XA]?|08X|25X)", "gfx942"),
-    (r"MI2[15]0X?", "gfx90a"), (r"MI100", "gfx908"),
+    (r"G?B300", "10.3"), (r"G?B[12]00", "10.0"), (r"(?:DGX)?(?:GB10|SPARK)", "12.1"),
+    (r"(?:RTX)?PRO\d{4}.*|(?:RTX)?50[5-9]0.*", "12.0"), (r"G?H(?:100|200|800|20)", "9.0"),
+    (r"L4|L40S?|L20|(?:RTX)?40[5-9]0.*|(?:RTX)?\d{4}ADA", "8.9"), (r"A(?:100|800|30)X?", "8.0"),
+    (r"A(?:2|10[GM]?|16|40)|(?:RTX)?A\d{4}|(?:RTX)?30[5-9]0.*", "8.6"),
+    (r"(?:JETSON)?(?:AGX)?ORIN.*", "8.7"), (r"V100S?|TITANV", "7.0"),
+    (r"T4G?|(?:RTX)?20[6-8]0.*|TITANRTX|GTX16\d0.*|QUADRORTX\d{4}", "7.5"),
+    (r"P100", "6.0"), (r"P40?|GTX10\d0.*", "6.1"), (r"MI35[05]X?", "gfx950"),
+    (r"MI3(?:00[XA]?|08X?|25X?)", "gfx942"), (r"MI2[15]0X?", "gfx90a"), (r"MI100", "gfx908"),
 )  # fmt: skip
+# Words of a name that tell its maker, its board, its memory or its cooling, not its part.
+_FORM = (
+    r"NVIDIA|AMD|GEFORCE|INSTINCT|TESLA|RADEON|GPUS?|GRAPHICS|CARD|\d+G(?:I?B)?|HBM\d?E?"
+    r"|SXM\d?|PCI-?E|NVL\d*|OAM|LAPTOP|MOBILE|BLACKWELL|HOPPER|GENERATION|EDITION"
+    r"|WORKSTATION|SERVER|MAX-?Q|CORES?|TENSOR"
+)
+_FORM_BEFORE = re.compile(r"^(?:NVIDIA|AMD|GEFORCE|INSTINCT|TESLA)+(?=\w)")
+_FORM_BEHIND = re.compile(r"(?<=\w)(?:SXM\d?|PCI-?E|NVL\d*)$")
+_COUNTED = re.compile(
+    r"(?:(?P<before>[1-9]\d{0,3})\s?[x*]\s?)?(?P<name>\S.{0,80}?)"
+    r"(?:(?<=[\d\s])[x*]\s?(?P<after>[1-9]\d{0,3}))?",
+    re.IGNORECASE,
+)
+
+
+def _part_named(name: str) -> str:
+    """Return the part that a name means, however it is written: "GeForce RTX 4090" is RTX4090."""
+    kept = []
+    for word in re.split(r"[\s\-_/(),]+", name.upper()):
+        part = _FORM_BEHIND.sub("", _FORM_BEFORE.sub("", word))
+        if not re.fullmatch(_FORM, part):
+            kept.append(part)
+    return "".join(kept)
 
 
 def named_gpus(text: str) -> tuple[Gpu, ...]:
-    """Return the GPUs that a user names: "H200", "8x B200", "9.0", "sm_90" or "gfx942".
+    """Return the GPUs that a user names: "H200", "8x B200", "rtx-4090", "9.0" or "gfx942".
 
     Raises:
         UsageError: there is no such GPU among those that are known.
     """
-    match = re.fullmatch(
-        r"(?:([1-9]\d{0,3})\s?x\s?)?(\S.{0,80})", text.strip(), re.IGNORECASE
-    )
-    count, name = match.groups() if match else ("", "")
-    part = part_of(name)
+    match = _COUNTED.fullmatch(text.strip())
+    name = ""
+    count = ""
+    if match:
+        name = match["name"]
+        count = match["before"] or match["after"]
+    part = _part_named(name)
+    capability = _capability_of(part)
     if number := re.fullmatch(r"(?:sm_?)?(\d{1,2})\.?(\d)a?", name, re.IGNORECASE):
         found = Gpu("NVIDIA GPU", f"{number[1]}.{number[2]}")
     elif re.fullmatch(r"gfx[0-9a-f]{3,5}", name, re.IGNORECASE):
         found = Gpu("AMD GPU", name.lower())
-    elif capability := next(
-        (cap for row, cap in _CAPABILITIES if re.fullmatch(row, part)), None
-    ):
+    elif capability:
         maker = "NVIDIA"
         if capability.startswith("gfx"):
             maker = "AMD Instinct"
-        found = Gpu(f"{maker} {part}", capability)
+        found = Gpu(f"{maker} {_spaced(part)}", capability)
     else:
         raise UsageError(
             f"{text!r} is not a GPU that is known.",
@@ -124,6 +150,19 @@ def named_gpus(text: str) -> tuple[Gpu, ...]:
             "--gpu gfx942.",
         )
     return (found,) * int(count or 1)
+
+
+def _capability_of(part: str) -> str | None:
+    for row, capability in _CAPABILITIES:
+        if re.fullmatch(row, part):
+            return capability
+    return None
+
+
+def _spaced(part: str) -> str:
+    """Return a part as its maker writes it: "RTX 4090", "RTX PRO 6000", "H100"."""
+    words = re.sub(r"^(RTX|GTX|TITAN|QUADRO|DGX)(?=.)", r"\1 ", part)
+    return re.sub(r"(?<=\d)(?=ADA|TI|SUPER)|(?<=PRO)(?=\d)", " ", words)
 
 
 def parse(tool: str, text: str) -> Iterator[Gpu]:

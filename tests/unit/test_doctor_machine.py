@@ -8,12 +8,14 @@ from typing import Any
 import pytest
 
 from fp8verify.capture.schema import ModuleRecord
+from fp8verify.errors import UsageError
 from fp8verify.preflight.checks import Check, Status, report_of, to_text
 from fp8verify.preflight.launch import DryModel
 from fp8verify.preflight.machine import (
     Gpu,
     built_for,
     find_python,
+    named_gpus,
     parse,
     parse_scan,
     trains_in,
@@ -73,6 +75,55 @@ def test_a_capability_that_is_not_known_decides_nothing(capability: str | None) 
     facts = facts_of(gpus=[Gpu("NVIDIA Graphics Device", capability)])
     (check,) = [check for check in judge(facts) if check.code == "fp8-units"]
     assert check.status is Status.SKIPPED
+
+
+@pytest.mark.parametrize(
+    ("names", "gpu", "count"),
+    [
+        ("RTX4090|rtx-4090|RTX 4090|NVIDIA GeForce RTX 4090", ("NVIDIA RTX 4090", "8.9"), 1),
+        ("H100|h100 80gb|H100-SXM5-80GB|NVIDIA H100 80GB HBM3|h100_pcie", ("NVIDIA H100", "9.0"), 1),
+        ("8xH100|8 x H100|H100x8|H100 80GB x 8", ("NVIDIA H100", "9.0"), 8),
+        ("A100|A100-SXM4-40GB|NVIDIA A100 80GB PCIe|a100-80g", ("NVIDIA A100", "8.0"), 1),
+        ("RTX PRO 6000|NVIDIA RTX PRO 6000 Blackwell Server Edition", ("NVIDIA RTX PRO 6000", "12.0"), 1),
+        ("RTX 6000 Ada Generation|rtx6000ada", ("NVIDIA RTX 6000 ADA", "8.9"), 1),
+        ("MI300X|mi-300x|AMD Instinct MI300X OAM", ("AMD Instinct MI300X", "gfx942"), 1),
+        ("sm_120|12.0|sm120a", ("NVIDIA GPU", "12.0"), 1),
+        ("gfx942", ("AMD GPU", "gfx942"), 1),
+    ],
+)  # fmt: skip
+def test_a_gpu_is_known_however_its_name_is_written(
+    names: str, gpu: tuple[str, str], count: int
+) -> None:
+    for name in names.split("|"):
+        assert named_gpus(name) == (Gpu(*gpu),) * count, name
+
+
+@pytest.mark.parametrize("name", ["", "RTX", "H1000", "RTX 6000", "x8", "TPU v5e"])
+def test_a_name_of_no_known_gpu_or_of_two_is_refused(name: str) -> None:
+    with pytest.raises(UsageError, match="not a GPU that is known"):
+        named_gpus(name)
+
+
+NO_FP8 = "base_model: x\nsequence_len: 2048\nmicro_batch_size: 2\nbf16: true\n"
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "status"),
+    [
+        ("axolotl.yaml", NO_FP8, "note"),
+        ("axolotl.yaml", NO_FP8 + "fp8: true\n", "fail"),
+        ("musubi.sh", "python train.py --fp8_base --fp8_scaled\n", "note"),
+        ("train.py", "import transformer_engine.pytorch as te\n", "warn"),
+        ("train.py", "import torch\n", "note"),
+        ("infer.sh", "python serve.py --kv_cache_dtype fp8\n", "note"),
+    ],
+)
+def test_missing_units_are_a_fault_only_where_something_may_need_them(
+    tmp_path: Path, name: str, text: str, status: str
+) -> None:
+    facts = facts_of(write(tmp_path, name, text), gpus=[A100])
+    (found,) = [check for check in judge(facts) if check.code == "no-fp8-units"]
+    assert found.status.value == status
 
 
 # Arguments of `facts_of`, a file, and all that is told.

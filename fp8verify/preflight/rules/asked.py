@@ -78,6 +78,19 @@ def asked(facts: Facts) -> Iterator[Check]:
     yield from facts.missing
 
 
+def may_request(facts: Facts) -> bool:
+    """Whether something that was read speaks of FP8 for training, and is no known request."""
+    for document in facts.unread:
+        for mention in _mentions(document):
+            if not mention.of_generation:
+                return True
+    for config in facts.configs:
+        for mention in _mentions(config.document):
+            if not mention.of_generation and not _is_known(mention, config):
+                return True
+    return False
+
+
 def _mentions(document: Document) -> Iterator[Mention]:
     """Yield the settings that speak of FP8, but for labels and those that say no; of code lines."""
     for key, value in document.values.items():

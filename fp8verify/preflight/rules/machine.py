@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
 
 from fp8verify.preflight.checks import Check, Status
 from fp8verify.preflight.launch import Facts
 from fp8verify.preflight.machine import Gpu, formats, trains_in
+from fp8verify.preflight.rules.asked import may_request
 from fp8verify.preflight.tables import said
 
 _SHOWN_LIBRARIES = (
@@ -44,14 +46,27 @@ def gpus(facts: Facts) -> Iterator[Check]:
                 "without": _count(without),
                 "count": len(found),
             }
-            if name == "fp8":
-                yield said("no-fp8-units", **told)
-            else:
-                yield said("no-fp8-units/format", **told)
+            yield _without_units(name, facts, told)
         elif None in answers:
             yield said("fp8-units/unknown", gpus=_count(found))
         else:
             yield said("fp8-units", gpus=_count(found), format=fmt.name)
+
+
+def _without_units(
+    wanted: str,
+    facts: Facts,
+    told: Mapping[str, Any],
+) -> Check:
+    """Return what is said of GPUs without the units of a format: a fault where it is wanted."""
+    has_read = facts.configs or facts.unread or facts.command
+    if wanted != "fp8":
+        return said("no-fp8-units/format", **told)
+    if facts.asks or not has_read:
+        return said("no-fp8-units", **told)
+    if may_request(facts):
+        return said("no-fp8-units/perhaps", **told)
+    return said("no-fp8-units/unasked", **told)
 
 
 def _count(found: Iterable[Gpu]) -> str:
