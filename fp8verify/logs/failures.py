@@ -27,7 +27,9 @@ _COMMON = frozenset(
     | {"cannot", "tensor", "input", "version", "requires", "using", "found", "type", "name"}
     | {"attribute", "module", "device", "data", "argument", "import", "object", "installed"}
 )  # fmt: skip
-_SHARED = 2  # words from which a known message is near
+# A known message is near if another one has most of its words, and of them at least this many.
+_SHARED = 3
+_MOST = 0.6
 MAX_CAUSES = 5
 _BEFORE = 80  # lines of a traceback
 # One of these is in every known message, and not in a line of a step: to try all costs 0.1 ms.
@@ -39,7 +41,7 @@ _WORDS = (
     "invoked", "match", "required for", "forcing", "ignoring", "default module", "linear modules",
     "default to", "invalid choice", "requirement", "architecture-specific", "unknown",
     "is invalid", "import name", "declined", "scale", "param_ag", "param-ag", "more than once",
-    "expect to", "couldn't find",
+    "expect to", "couldn't find", "undefined symbol",
 )  # fmt: skip
 
 
@@ -173,13 +175,41 @@ def _rows_of(line: str) -> list[Failure]:
 
 
 def nearest(message: str) -> Failure | None:
-    """Return the known message that shares most words with one that is not known, if enough."""
+    """Return the known message of which one that is not known has most words, None if none is near.
+
+    A word or two in common, such as a library and a format, do not make messages alike.
+    """
     words = _words_of(message[:MAX_LINE])
-    shared = {row: len(words & _words_of(row.pattern.pattern)) for row in failures()}
-    best = max(shared, key=shared.__getitem__)
-    if shared[best] >= _SHARED:
-        return best
-    return None
+    best = None
+    best_share = 0.0
+    for row in failures():
+        share = _likeness(row, words)
+        if share > best_share:
+            best = row
+            best_share = share
+    return best
+
+
+def _likeness(row: Failure, words: set[str]) -> float:
+    """Return the largest share of words of a row's messages that are given, 0 below the bar."""
+    largest = 0.0
+    for known in _messages_of(row):
+        shared = len(known & words)
+        share = shared / len(known)
+        if shared >= _SHARED and share >= _MOST:
+            largest = max(largest, share)
+    return largest
+
+
+@cache
+def _messages_of(row: Failure) -> tuple[frozenset[str], ...]:
+    """Return the words of each message that a row's pattern matches, as far as they tell it."""
+    messages = []
+    for part in row.pattern.pattern.split("|"):
+        words = _words_of(re.sub(r"\\[A-Za-z]", " ", part))
+        if len(words) >= _SHARED:
+            messages.append(frozenset(words))
+    return tuple(messages)
 
 
 def _words_of(text: str) -> set[str]:
