@@ -643,3 +643,27 @@ def test_nemo_rl_s_section_needs_its_switch(
     checks = judge(facts_of(write(tmp_path, "grpo.yaml", text)))
     said = {check.code for check in checks if check.file}
     assert said & {"config-section-inert", "fp8-not-asked", "fp8-asked"} == codes
+
+
+MPT = "model: {{name: mpt_causal_lm, d_model: 4096{}}}\nmax_duration: 10ba\nprecision: {}\n"
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "codes"),
+    [
+        ("mpt.yaml", MPT.format("", "amp_fp8"), {"config-section-inert", "fp8-asked"}),
+        ("mpt.yaml", MPT.format(", fc_type: te", "amp_fp8"), {"fp8-asked"}),
+        ("mpt.yaml", MPT.format(", ffn_config: {ffn_type: te_ln_mlp}", "amp_fp8"), {"fp8-asked"}),
+        ("mpt.yaml", MPT.format("", "amp_bf16"), {"fp8-not-asked"}),
+        ("run.sh", "composer train.py yamls/mpt-7b.yaml precision=amp_fp8\n", {"fp8-asked"}),
+        ("run.sh", "swift sft --model Qwen/Qwen3-8B --dataset a\n", {"fp8-not-asked"}),
+        ("run.sh", "swift sft --model Qwen/Qwen3-8B-FP8 --dataset a\n", {"fp8-checkpoint", "fp8-not-asked"}),
+        ("run.sh", "megatron sft --model a --fp8_format e4m3 --dataset a\n", {"fp8-asked"}),
+    ],
+)  # fmt: skip
+def test_what_llm_foundry_and_swift_ask_for(
+    tmp_path: Path, name: str, text: str, codes: set[str]
+) -> None:
+    path = write(tmp_path, name, text)
+    checks = judge(facts_of(path))
+    assert {check.code for check in checks if check.file == path} == codes

@@ -11,6 +11,7 @@ from fp8verify.preflight.documents import Document
 from fp8verify.preflight.frameworks import Ask, Config, launched_by, word
 from fp8verify.preflight.launch import Facts
 from fp8verify.preflight.machine import formats, trains_in
+from fp8verify.preflight.python_source import CodeRequest, recipes_in, requests_in
 from fp8verify.preflight.tables import name_of, said, truth
 from fp8verify.text import abridged, listed
 
@@ -255,9 +256,14 @@ def _unread(document: Document, found: Sequence[Mention]) -> Check:
     path = document.path
     line = _first(found)
     if document.kind == "python":
-        what = "no line mentions FP8"
-        if found:
+        requests = requests_in(document.text)
+        if requests:
+            what = _told_of_code(requests, document.text)
+            line = requests[0].line
+        elif found:
             what = _spoken(found)
+        else:
+            what = "no line mentions FP8"
         return said("fp8-mentioned/source", path, line, what=what)
     if not found:
         return said("config-not-recognized", path)
@@ -271,6 +277,15 @@ def _unread(document: Document, found: Sequence[Mention]) -> Check:
         what += "; its framework is not recognized"
     what += _decided_later(document)
     return said("fp8-mentioned", path, line, what=what)
+
+
+def _told_of_code(requests: Sequence[CodeRequest], text: str) -> str:
+    """Return what lines of a Python source ask for, and the recipes that others name."""
+    told = abridged([str(request) for request in requests], _SHOWN)
+    recipes = recipes_in(text)
+    if recipes:
+        told += f" (recipe: {abridged([str(recipe) for recipe in recipes], _SHOWN)})"
+    return f"asks for {told}, where these lines run"
 
 
 def _formats(
