@@ -41,7 +41,10 @@ _WORDS = (
     "invoked", "match", "required for", "forcing", "ignoring", "default module", "linear modules",
     "default to", "invalid choice", "requirement", "architecture-specific", "unknown",
     "is invalid", "import name", "declined", "scale", "param_ag", "param-ag", "more than once",
-    "expect to", "couldn't find", "undefined symbol",
+    "expect to", "couldn't find", "undefined symbol", "scaling",
+    "unrecognized",
+    "missing key", "unexpected key", "nan", "building wheel", "inductor",
+    "torch._dynamo", "fused_attn", "cudnn", "csrc/", "sdpa_",
 )  # fmt: skip
 
 

@@ -162,6 +162,7 @@ def _capability_of(part: str) -> str | None:
 def _spaced(part: str) -> str:
     """Return a part as its maker writes it: "RTX 4090", "RTX PRO 6000", "H100"."""
     words = re.sub(r"^(RTX|GTX|TITAN|QUADRO|DGX)(?=.)", r"\1 ", part)
+    words = re.sub(r"^(?=[2-5]0[5-9]0)", "RTX ", words)
     return re.sub(r"(?<=\d)(?=ADA|TI|SUPER)|(?<=PRO)(?=\d)", " ", words)
 
 

@@ -275,7 +275,7 @@ def test_the_sizes_of_a_model_count_for_what_a_configuration_asks(
 
 # A file of no known framework or with no request, what is said of it, and the closing line.
 UNREAD = [
-    ("train.py", "plugin = ZeroPlugin(use_fp8=True)  # FP8\n", "fp8-mentioned", "use_fp8=True"),
+    ("train.py", "plugin = build(use_fp8=True)  # FP8\n", "fp8-mentioned", "use_fp8=True"),
     ("train.py", '"""Trains in FP8."""\npass\n', "fp8-mentioned", "no line mentions FP8"),
     ("rl.yaml", "rollout: {quantization: fp8}\n", "fp8-mentioned", "FP8 for generation only"),
     ("neox.yml", "{pipe-parallel-size: 2, num-layers: 2, hidden-size: 8, train-iters: 9, fp8: 1}",
@@ -645,6 +645,15 @@ def test_nemo_rl_s_section_needs_its_switch(
     assert said & {"config-section-inert", "fp8-not-asked", "fp8-asked"} == codes
 
 
+FLUX_TOML = "pipeline_stages = 1\n[model]\ntype = 'flux'\ntransformer_dtype = '{}'\n"
+FLUX_YAML = (
+    "job: extension\nconfig:\n  process:\n  - type: sd_trainer\n"
+    "    model: {{quantize: true, qtype: {}}}\n"
+)
+FLUX_JSON = (
+    '{{"training_method": "LORA", "model_type": "FLUX_DEV_1",'
+    ' "transformer": {{"weight_dtype": "{}"}}}}'
+)
 MPT = "model: {{name: mpt_causal_lm, d_model: 4096{}}}\nmax_duration: 10ba\nprecision: {}\n"
 
 
@@ -659,9 +668,16 @@ MPT = "model: {{name: mpt_causal_lm, d_model: 4096{}}}\nmax_duration: 10ba\nprec
         ("run.sh", "swift sft --model Qwen/Qwen3-8B --dataset a\n", {"fp8-not-asked"}),
         ("run.sh", "swift sft --model Qwen/Qwen3-8B-FP8 --dataset a\n", {"fp8-checkpoint", "fp8-not-asked"}),
         ("run.sh", "megatron sft --model a --fp8_format e4m3 --dataset a\n", {"fp8-asked"}),
+        ("flux.toml", FLUX_TOML.format("float8"), {"stored-not-multiplied"}),
+        ("flux.toml", FLUX_TOML.format("bfloat16"), {"fp8-not-asked"}),
+        ("flux.yaml", FLUX_YAML.format("qfloat8"), {"stored-not-multiplied"}),
+        ("flux.yaml", FLUX_YAML.format("uint4"), {"fp8-not-asked"}),
+        ("flux.json", FLUX_JSON.format("FLOAT_8"), {"stored-not-multiplied"}),
+        ("flux.json", FLUX_JSON.format("FLOAT_W8A8"), {"fp8-asked"}),
+        ("flux.json", FLUX_JSON.format("NFLOAT_4"), {"fp8-not-asked"}),
     ],
 )  # fmt: skip
-def test_what_llm_foundry_and_swift_ask_for(
+def test_what_files_of_other_trainers_ask_for(
     tmp_path: Path, name: str, text: str, codes: set[str]
 ) -> None:
     path = write(tmp_path, name, text)
