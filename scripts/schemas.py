@@ -2,8 +2,8 @@
 
     python -m scripts.schemas report
 
-prints one. `scripts/build_hook.py` puts them into the wheel. `tests/golden/schemas.json` has a hash
-of each, so no change of the JSON goes unseen.
+prints one. `scripts/build_hook.py` puts them into the wheel. `tests/golden/schemas.txt` has their
+properties, so no change of the JSON goes unseen.
 """
 
 from __future__ import annotations

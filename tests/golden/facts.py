@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import difflib
 import json
+import os
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from itertools import islice
@@ -206,9 +207,14 @@ def complaint(golden: Path, known: str, found: str) -> str:
     return (
         f"{len(changes)} facts of {path} changed (- golden, + now):\n{shown}{rest}\n"
         f"all of them: diff {path} {path}.actual\n"
-        "if each change is meant: FP8VERIFY_UPDATE_GOLDENS=1 pytest tests/golden, "
+        f"if each change is meant: FP8VERIFY_UPDATE_GOLDENS=1 pytest {_test_file()}, "
         "and read the git diff"
     )
+
+
+def _test_file() -> str:
+    """Return the file of the test that runs, which writes its goldens in seconds."""
+    return os.environ.get("PYTEST_CURRENT_TEST", "tests/golden").partition("::")[0]
 
 
 def changed(known: list[str], found: list[str]) -> Iterator[str]:

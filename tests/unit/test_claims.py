@@ -102,14 +102,17 @@ LINES = labelled_lines("fp8", "not_fp8", "scope")
 
 @pytest.mark.parametrize(("says", "framework", "line"), LINES)
 def test_each_framework_is_understood(says: str, framework: str, line: str) -> None:
-    claim = only(line)
-    assert (claim.framework, claim.says) == (framework, says)
+    claims = [(claim.framework, claim.says) for claim in scan_log([line])]
+    assert claims == [(framework, says)], (
+        "no row matches, or the logger's prefix is not known"
+    )
 
 
 def test_every_row_of_the_table_has_a_line_here() -> None:
     for framework, says, row, _ in rows():
-        assert any(
-            row.search(line) for *said, line in LINES if said == [says, framework]
+        lines = [line for *said, line in LINES if said == [says, framework]]
+        assert any(map(row.search, lines)), (
+            f"log_lines.csv has no line “{says},{framework},…” that {row.pattern} matches"
         )
 
 

@@ -20,7 +20,9 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
+from difflib import SequenceMatcher
 from pathlib import Path
 from typing import Any
 
@@ -38,11 +40,13 @@ from tests.reading import faults
 Run = dict[str, Any]
 Call = list[Any]
 LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+STRING = re.compile(r'"((?:[^"\\]|\\.)*)"')  # of a JSON document
 
 
 def described_runs() -> Iterator[Run]:
     for file in sorted((Path(__file__).parent / "runs").glob("*.yaml")):
-        yield from yaml.load(file.read_text(encoding="utf-8"), LOADER)
+        for run in yaml.load(file.read_text(encoding="utf-8"), LOADER):
+            yield {**run, "file": file.name}
 
 
 def spelled_out(calls: list[Any]) -> Iterator[Call]:
@@ -125,9 +129,38 @@ def assert_facts(run: Run, facts: dict[str, Any]) -> None:
     for name, value in expected.items():
         if facts.get(name) != value:
             changed.append(f"  - {name} = {value}\n  + {name} = {facts.get(name)}")
+    fail_with(run, changed)
+
+
+def assert_words(run: Run, said: str) -> None:
+    """Fail with the words of a description that nothing says, and what says most of each."""
+    changed = []
+    for words in run.get("words", ()):
+        if words not in said:
+            changed.append(f"  - {words}\n  + {nearest(words, said)}")
+    fail_with(run, changed)
+
+
+def nearest(words: str, said: str) -> str:
+    """Return the string of JSON documents that shares the longest part with some words."""
+    shared = SequenceMatcher(None, b=words, autojunk=False)
+    found = ""
+    longest = 0
+    for text in dict.fromkeys(STRING.findall(said)):
+        shared.set_seq1(text)
+        size = shared.find_longest_match().size
+        if size > longest:
+            longest = size
+            found = text
+    return found
+
+
+def fail_with(run: Run, changed: list[str]) -> None:
+    """Fail if anything that a description says has changed."""
     if changed:
         lines = "\n".join(changed)
-        pytest.fail(f"(- described, + now)\n{lines}", pytrace=False)
+        where = f"tests/unit/runs/{run['file']}"
+        pytest.fail(f"{where} (- described, + now)\n{lines}", pytrace=False)
 
 
 @pytest.mark.parametrize("run", list(described_runs()), ids=lambda run: run["it"])
@@ -140,11 +173,12 @@ def test_what_must_be_said_of_a_run_is_said(run: Run, tmp_path: Path) -> None:
     facts |= {"verdict": report.verdict.value, "reason": report.reason}
     assert_facts(run, facts)
     assert list(faults(report)) == []
-    assert codes(report).issuperset(run.get("codes", ()))
+    missing = set(run.get("codes", ())) - codes(report)
+    fail_with(run, [f"  - finding {code}" for code in sorted(missing)])
     if "than" in run:
         than = written(run["than"], tmp_path / "than")
         base = inspect(than)
         said += compare(than, first, **run.get("asks", {})).to_json()
         said += table(base, report).to_json()
         said += gated(report, regressions(report, baseline_of(base), 0.02)).to_json()
-    assert [words for words in run.get("words", ()) if words not in said] == []
+    assert_words(run, said)

@@ -18,6 +18,7 @@ from click.testing import CliRunner
 
 import fp8verify
 from fp8verify.cli import explain_command
+from fp8verify.model.meanings import meanings
 from fp8verify.preflight.tables import rules
 from fp8verify.verdict import findings
 from fp8verify.verdict.findings_table import Case, finding, finding_page, findings_table
@@ -25,6 +26,7 @@ from tests.captures import report_of
 from tests.hand_built import present
 
 PACKAGE = Path(fp8verify.__file__).parent
+FIXES = PACKAGE / "verdict" / "fixes.md"
 NOT_FACTS = {"ranks", "layers", "gpu_share", "holds", "when"}
 
 
@@ -116,6 +118,17 @@ def named_in(case: Case) -> set[str]:
     return {name for _, name, _, _ in fields if name is not None and not name.isupper()}
 
 
+def test_each_code_is_explained_and_has_a_fix() -> None:
+    codes = set(findings_table())
+    explained = set(meanings())
+    fixed = set(re.findall(r"^## (.+)$", FIXES.read_text(), re.MULTILINE))
+    assert codes - explained == set(), (
+        "findings.md lacks it, or its Why:, Causes:, Example: or Evidence:"
+    )
+    assert codes - fixed == set(), "fixes.md lacks it"
+    assert (explained | fixed) - codes == set(), "findings.toml lacks it"
+
+
 def test_a_rule_hands_over_the_facts_that_its_sentences_name() -> None:
     for place, call in calls():
         given = {word.arg for word in call.keywords} - NOT_FACTS
@@ -123,10 +136,9 @@ def test_a_rule_hands_over_the_facts_that_its_sentences_name() -> None:
         if maker not in HAVE_FACTS or None in given:  # they hand on a record
             continue
         wanted = [named_in(case) for case in cases_of(call).values()]
-        assert all(one <= given for one in wanted), place
-        assert given <= set().union(*wanted), (
-            f"{place} hands over facts that nothing says"
-        )
+        named = set().union(*wanted)
+        assert named - given == set(), f"{place} does not hand over what is named"
+        assert given - named == set(), f"{place} hands over facts that nothing says"
 
 
 def test_every_row_of_the_table_is_used() -> None:
@@ -137,7 +149,7 @@ def test_every_row_of_the_table_is_used() -> None:
     }
     rows = {(code, name) for code, row in findings_table().items() for name in row}
     by_itself = {(code, "") for code, row in findings_table().items() if len(row) > 1}
-    assert rows - used - by_itself == set()
+    assert rows - used - by_itself == set(), "no rule yields it"
 
 
 def test_no_list_of_advice_has_a_text_twice() -> None:
@@ -162,7 +174,11 @@ def test_every_public_rule_is_registered_once() -> None:
     }
     registered = [*findings.RANK_RULES, *findings.RUN_RULES]
     assert len(set(registered)) == len(registered)
-    assert set(registered) == public
+    missing = [rule.__name__ for rule in public - set(registered)]
+    assert missing == [], (
+        "has no row in RANK_RULES or RUN_RULES of verdict/findings/__init__.py"
+    )
+    assert set(registered) - public == set(), "is no public rule of a topic's file"
 
 
 def test_the_guide_shows_a_rule_as_it_is_in_force() -> None:

@@ -48,7 +48,7 @@ def read(lines: Iterable[str]) -> LossSeries:
 
 def test_every_pattern_has_a_line_here() -> None:
     named = {one.name for one in frameworks() if one.loss}
-    assert named - {OWN} | {PLAIN} == set(LINES)
+    assert named - {OWN} | {PLAIN} == set(LINES), "add its line to LINES above"
 
 
 @pytest.mark.parametrize("framework", LINES)
