@@ -91,7 +91,7 @@ def by_size(rows: Iterable[GemmRow]) -> list[SizeTotal]:
             of_sizes[shape].append(row)
     totals = []
     for shape, alike in of_sizes.items():
-        products = [row for row in alike if row.kind.multiplies and row.calls]
+        products = [row for row in alike if row.calls]
         if products:
             time_ns = sum(row.amount for row in alike)
             totals.append(_size_total(shape, products, time_ns))

@@ -30,6 +30,7 @@ class GemmRow(NamedTuple):
     """GEMM launches that differ only in time: a row of the table that gives the verdict.
 
     Attributes:
+        kernels: launches.
         amount: the work of all launches as the trace measures it: in ns, or in MFLOPs where it is
             the log of a BLAS library, which has no times.
         flops: of all launches, None if unknown.
@@ -43,7 +44,7 @@ class GemmRow(NamedTuple):
     kind: Kind
     step: int
     leg: Leg
-    calls: int
+    kernels: int
     amount: int
     flops: int | None
     shape: GemmShape | None = None
@@ -51,6 +52,14 @@ class GemmRow(NamedTuple):
     trained: bool = True
     micro_batch: int = 0
     layer: str | None = None
+
+    @property
+    def calls(self) -> int:
+        """How many GEMMs they are: none, if they add up the parts of a split one.
+
+        Their time is that of the GEMM that they finish.
+        """
+        return self.kernels if self.kind.multiplies else 0
 
     @property
     def scaling(self) -> Scaling | None:
@@ -86,10 +95,10 @@ def name_conflicts(
     for row in gemms:
         if not row.kind.op.name:
             continue
-        compared += row.calls
+        compared += row.kernels
         is_disputed = row.kind.classification.conflict is not None
         if is_disputed and row.precision is Precision.UNKNOWN:
-            conflicts += row.calls
+            conflicts += row.kernels
     for total in others:
         is_atens = total.kind.op.name.startswith("aten::")
         if is_atens and _GENERATED.match(total.kind.name):
@@ -241,19 +250,19 @@ def _gemm_row(
     kind: Kind,
     durations: Sequence[int],
 ) -> GemmRow:
-    calls = len(durations)
+    launches = len(durations)
     flops: int | None
     if not kind.multiplies:
         flops = 0
     elif key.shape is None:
         flops = None
     else:
-        flops = key.shape.flops * calls
+        flops = key.shape.flops * launches
     return GemmRow(
         kind=kind,
         step=key.step,
         leg=key.leg,
-        calls=calls,
+        kernels=launches,
         amount=sum(durations),
         flops=flops,
         shape=key.shape,
@@ -276,6 +285,8 @@ GPU_TIME_KEYS: dict[Role, str] = {role: _gpu_time_key(role) for role in Role}
 
 def gemm_totals(rows: Iterable[GemmRow]) -> GemmSummary:
     """Add up GEMMs by precision class, all classes in their order.
+
+    What adds up the parts of a split GEMM belongs to it: its time counts, and it does not.
 
     Shares are rounded as the report shows them, so a verdict never rests on hidden digits.
     """

@@ -405,6 +405,11 @@ class KindTotal(NamedTuple):
     shape: GemmShape | None = None
     flops: int | None = None
 
+    @property
+    def kernels(self) -> int:
+        """Launches."""
+        return self.calls
+
 
 class Kinds:
     """The kinds of kernel of a trace; each distinct name is parsed once.

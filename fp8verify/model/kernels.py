@@ -33,8 +33,9 @@ class GemmSummary(msgspec.Struct, frozen=True, kw_only=True):
     """GEMM totals by precision class.
 
     Attributes:
-        time_us: GEMM time in µs by precision class.
-        kernels: launches by precision class.
+        time_us: GEMM time in µs by precision class, with that of kernels that add up the parts of
+            split-K GEMMs.
+        kernels: GEMMs by precision class, without these kernels.
         flops: floating-point operations by precision class, as far as recorded shapes give them;
             null where no GEMM has recorded shapes.
         fp8_share_of_time: share of GEMM time in `fp8` and `mxfp8`, null without GEMMs.
@@ -79,7 +80,7 @@ class GemmSummary(msgspec.Struct, frozen=True, kw_only=True):
                 else None,
             )
             for name, us in self.time_us.items()
-            if self.kernels.get(name)
+            if us or self.kernels.get(name)
         ]
         return sorted(rows, key=lambda row: -row.time_us)
 
@@ -113,7 +114,7 @@ class LegRow(msgspec.Struct, frozen=True, kw_only=True):
         leg: fprop, dgrad, wgrad, backward (dgrad or wgrad), recompute, attention (products of
             attention that no fused kernel computes), optimizer or unknown.
         time_us: µs by precision class.
-        kernels: launches by precision class.
+        kernels: GEMMs by precision class, without kernels that add up the parts of split-K ones.
     """
 
     leg: Leg

@@ -168,7 +168,7 @@ def _leg_rows(rows: Iterable[GemmRow]) -> tuple[LegRow, ...]:
         kernels = {}
         time_us = {}
         for name, launches in sorted(total.kernels.items()):
-            if launches:
+            if launches or total.time_us[name]:
                 kernels[name] = launches
                 time_us[name] = total.time_us[name]
         found.append(
@@ -223,11 +223,11 @@ def _kernel_row(
     first = alike[0]
     found = first.kind.classification
     op = first.kind.op
-    calls = 0
+    launches = 0
     time_ns = 0
     flops = 0
     for row in alike:
-        calls += row.calls
+        launches += row.kernels
         time_ns += row.amount
         flops += row.flops or 0
     tflops = None
@@ -246,7 +246,7 @@ def _kernel_row(
         leg=first.leg,
         dims=op.dims[:4] if op.name and first.leg is not None else None,
         shape=None if first.shape is None else tuple(first.shape),
-        kernels=calls,
+        kernels=launches,
         time_us=micros(time_ns),
         tflops=tflops,
         percent_of_peak=percent_of_peak,

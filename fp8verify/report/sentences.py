@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple, TypeVar
 
-from fp8verify.kernels import decode
 from fp8verify.model.claims import Claim
 from fp8verify.model.costs import CommunicationReport, MemoryReport, PayoffReport
 from fp8verify.model.kernels import GemmSummary
@@ -19,7 +18,6 @@ from fp8verify.model.verdict import Finding
 from fp8verify.report.page import FAIR, GOOD, Note
 from fp8verify.report.tables import figure, label_of_group, millis
 from fp8verify.terms import (
-    Leg,
     Precision,
     Role,
     Severity,
@@ -271,7 +269,7 @@ def _kernels(report: Report) -> str:
         if kernels:
             return f"no linear-layer GEMM among {kernels} kernels"
         return "none in the trace"
-    line = _counts(gemms.kernels, _split_k(report))
+    line = _counts(gemms.kernels)
     shares = list(_shares(report, gemms))
     if shares:
         formats = low_precision_name(gemms.kernels)
@@ -334,28 +332,8 @@ def _unknown_share(time_us: Mapping[str, float]) -> float:
     return time_us.get("unknown", 0.0) / total
 
 
-def _split_k(report: Report) -> Counter[str]:
-    """Count the kernels by precision that add up parts of the GEMMs of layers."""
-    launches: Counter[tuple[str, str]] = Counter()
-    for rank in _training(report.ranks):
-        for row in rank.kernels:
-            is_of_layer = row.leg not in (None, Leg.ATTENTION, Leg.OPTIMIZER)
-            if is_of_layer and row.tflops is None:
-                launches[row.name, row.precision.value] += row.kernels
-    counts: Counter[str] = Counter()
-    for (name, precision), count in launches.items():
-        if decode(name).split_k:  # once for the equal kernels of all ranks
-            counts[precision] += count
-    return counts
-
-
-def _counts(kernels: dict[str, int], split_k: Mapping[str, int]) -> str:
-    """Count GEMMs by precision: FP8, what ran in high precision, unknown.
-
-    Args:
-        kernels: launches by precision class.
-        split_k: of these, those that add up parts of a GEMM.
-    """
+def _counts(kernels: Mapping[str, int]) -> str:
+    """Count GEMMs by precision: FP8, what ran in high precision, unknown."""
     shown: list[Precision] = []
     for precision in Precision:
         if kernels.get(precision.value) and precision is not Precision.UNKNOWN:
@@ -367,10 +345,7 @@ def _counts(kernels: dict[str, int], split_k: Mapping[str, int]) -> str:
     counts = []
     for precision in shown:
         count = kernels.get(precision.value, 0)
-        adding = ""
-        if split_k[precision.value]:
-            adding = f" ({split_k[precision.value]} add up split-K GEMMs)"
-        counts.append(f"{precision.value.upper()} {count}{adding}")
+        counts.append(f"{precision.value.upper()} {count}")
     counts.append(f"unknown {kernels.get('unknown', 0)}")
     return ", ".join(counts)
 

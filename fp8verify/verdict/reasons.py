@@ -87,7 +87,7 @@ def _unread(health: Health) -> str:
 
 def _why_low_is_open(rank: RankEvidence) -> Iterator[Row]:
     """Yield why it is open how much of a rank ran in FP8, where some did."""
-    rows = [row for row in rank.trace.trained if not row.kind.classification.split_k]
+    rows = [row for row in rank.trace.trained if row.calls]
     total = calls_of(rows)
     untimed = sum(row.untimed for row in rows)
     is_mixed = bool(high_of(rows))

@@ -13,7 +13,7 @@ from fp8verify.verdict.ledger import Cell, Layer, Place
 
 
 class _Launched(Protocol):
-    """A row of kernels, and how often they were launched."""
+    """A row of kernels, and how many GEMMs or other calls they are."""
 
     @property
     def calls(self) -> int: ...
@@ -27,7 +27,7 @@ class _Measured(Protocol):
 
 
 def calls_of(rows: Iterable[_Launched]) -> int:
-    """Return how many launches rows have."""
+    """Return how many GEMMs, or other calls, rows have."""
     calls = 0
     for row in rows:
         calls += row.calls

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 
 from fp8verify.analysis.gather import gather
+from fp8verify.analysis.gemms import gemm_totals
 from tests.hand_built import BF16, BF16_KERNEL, FP8, FP8_KERNEL, TraceBuilder
 
 SPLIT_K = (
@@ -26,6 +27,9 @@ def test_a_split_k_reduction_counts_as_the_gemm_before_it(build: TraceBuilder) -
     for row in rows:
         time_ns[row.precision.value] += row.amount
     assert time_ns == {"bf16": 12_000, "fp8": 13_000}
+    totals = gemm_totals(rows)
+    assert (totals.kernels["bf16"], totals.kernels["fp8"]) == (1, 1)
+    assert (totals.time_us["bf16"], totals.time_us["fp8"]) == (12, 13)
 
 
 def test_the_flops_of_a_split_k_gemm_are_counted_once(build: TraceBuilder) -> None:

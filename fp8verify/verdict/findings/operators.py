@@ -107,20 +107,14 @@ def legs_are_proved(rank: RankEvidence, requested: Requested) -> bool:
     high = high_of(rank.trace.trained)
     is_little = amount_of(high) <= NEGLIGIBLE * rank.linear.total_ns
     # dgrad, wgrad and fprop have a GEMM or more for each node; FP8 rollouts have no nodes.
-    products = list(filter(_multiplies, high))
-    are_few = calls_of(products) < rank.trace.seen_nodes
+    are_few = calls_of(high) < rank.trace.seen_nodes
     return is_little or are_few or high_is_explained(rank, requested)
-
-
-def _multiplies(row: GemmRow) -> bool:
-    return row.kind.multiplies
 
 
 def high_is_explained(rank: RankEvidence, requested: Requested) -> bool:
     """Whether excluded layers and high-precision legs explain all other GEMMs."""
-    products = list(filter(_multiplies, rank.trace.trained))
-    low = calls_of(low_of(products))
-    high = calls_of(high_of(products))
+    low = calls_of(low_of(rank.trace.trained))
+    high = calls_of(high_of(rank.trace.trained))
     kept_legs = sum(map(requested.leaves_high, LEGS))
     fp8_legs = len(LEGS) - kept_legs
     left_out, converted = _layers(rank.modules)
