@@ -43,7 +43,7 @@ _WORDS = (
     "is invalid", "import name", "declined", "scale", "param_ag", "param-ag", "more than once",
     "expect to", "couldn't find", "undefined symbol", "scaling",
     "unrecognized",
-    "missing key", "unexpected key", "nan", "building wheel", "inductor",
+    "missing key", "unexpected key", "nan", "build", "inductor", "ptxas", "subprocess-", "metadata-",
     "torch._dynamo", "fused_attn", "cudnn", "csrc/", "sdpa_",
 )  # fmt: skip
 

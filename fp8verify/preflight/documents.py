@@ -33,7 +33,7 @@ _HUGE = re.compile(r"[\d_]{301}|0[xob][\da-fA-F_]{301}|(?:\d{1,2}:){150}")
 _LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 _ENDINGS = {
     "toml": (".toml",), "yaml": (".yaml", ".yml"), "json": (".json",), "python": (".py",),
-    "shell": (".sh", ".bash", ".slurm", ".sbatch"),
+    "shell": (".sh", ".bash", ".slurm", ".sbatch", ".bat", ".cmd", ".ps1"),
 }  # fmt: skip
 
 
@@ -84,6 +84,7 @@ def read_document(path: str) -> Document:
     try:
         if _HUGE.search(text):
             raise ValueError("a number has more than 300 digits")
+        text = _in_bash(path, text)
         values, lines, *more = _READERS[kind](text)
     except ImportError as error:
         raise UsageError(
@@ -105,6 +106,21 @@ def read_document(path: str) -> Document:
     if not more:
         more = [_extended(values)]
     return Document(path, kind, values, lines, text, *more)
+
+
+# Where a line goes on in the next one, and a remark: of cmd.exe and of PowerShell.
+_CARET = re.compile(r"\^[ \t]*$", re.MULTILINE)
+_BACKTICK = re.compile(r"`[ \t]*$", re.MULTILINE)
+_GOES_ON = {".bat": _CARET, ".cmd": _CARET, ".ps1": _BACKTICK}
+_REMARK = re.compile(r"^[ \t]*@?(?:rem\b|::|echo\b)", re.IGNORECASE | re.MULTILINE)
+
+
+def _in_bash(path: str, text: str) -> str:
+    """Return a script of Windows with lines and remarks as bash has them; others as they are."""
+    goes_on = _GOES_ON.get(Path(path).suffix.lower())
+    if goes_on is None:
+        return text
+    return _REMARK.sub("# ", goes_on.sub(r"\\", text))
 
 
 # Keys by which configurations name those that they extend: of Hydra, mmengine, Primus and others.

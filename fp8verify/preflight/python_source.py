@@ -40,6 +40,14 @@ def recipes_in(code: str) -> list[CodeRequest]:
     return _found("recipes_in_code", code)
 
 
+_OF_TRANSFORMER_ENGINE = re.compile(r"\b(?:import|from)\s+transformer_engine\b")
+
+
+def uses_transformer_engine(code: str) -> bool:
+    """Whether code imports Transformer Engine, whose layers multiply in FP8 in its autocast alone."""
+    return _OF_TRANSFORMER_ENGINE.search(code) is not None
+
+
 def _found(name: str, code: str) -> list[CodeRequest]:
     first: dict[str, int] = {}
     for pattern, wanted in _patterns(name):

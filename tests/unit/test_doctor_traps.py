@@ -645,6 +645,16 @@ def test_nemo_rl_s_section_needs_its_switch(
     assert said & {"config-section-inert", "fp8-not-asked", "fp8-asked"} == codes
 
 
+BAT = (
+    "rem train --fp8_base\naccelerate launch ^\n --mixed_precision bf16 ^\n"
+    ' flux_train_network.py ^\n --dit "D:\\flux-fp8\\a.safetensors" ^\n'
+    " --network_module networks.lora_flux {}\n"
+)
+AUTOMODEL = (
+    "step_scheduler: {{global_batch_size: 8}}\nmodel:\n  _target_: a.b\n"
+    "  quantization_config:\n    _target_: transformers.FineGrainedFP8Config\n"
+    "    dequantize: {}\n"
+)
 FLUX_TOML = "pipeline_stages = 1\n[model]\ntype = 'flux'\ntransformer_dtype = '{}'\n"
 FLUX_YAML = (
     "job: extension\nconfig:\n  process:\n  - type: sd_trainer\n"
@@ -668,6 +678,13 @@ MPT = "model: {{name: mpt_causal_lm, d_model: 4096{}}}\nmax_duration: 10ba\nprec
         ("run.sh", "swift sft --model Qwen/Qwen3-8B --dataset a\n", {"fp8-not-asked"}),
         ("run.sh", "swift sft --model Qwen/Qwen3-8B-FP8 --dataset a\n", {"fp8-checkpoint", "fp8-not-asked"}),
         ("run.sh", "megatron sft --model a --fp8_format e4m3 --dataset a\n", {"fp8-asked"}),
+        ("train.bat", BAT.format("--fp8_base"), {"stored-not-multiplied"}),
+        ("train.bat", BAT.format("--sdpa"), {"fp8-not-asked"}),
+        ("train.ps1", BAT.format("--fp8_base").replace("^", "`"), {"stored-not-multiplied"}),
+        ("ui.toml", '[general_args.args]\nfp8_base = true\n', {"stored-not-multiplied"}),
+        ("run.sh", "python benchmark_litgpt.py --low_precision_mode fp8-delayed-te\n", {"fp8-asked"}),
+        ("run.sh", "bash paxml/run.sh --fdl.USE_FP8=True\n", {"fp8-mentioned"}),
+        ("tune.yaml", AUTOMODEL.format("true"), {"fp8-checkpoint", "fp8-not-asked"}),
         ("flux.toml", FLUX_TOML.format("float8"), {"stored-not-multiplied"}),
         ("flux.toml", FLUX_TOML.format("bfloat16"), {"fp8-not-asked"}),
         ("flux.yaml", FLUX_YAML.format("qfloat8"), {"stored-not-multiplied"}),

@@ -54,6 +54,7 @@ def test_a_line_that_asks_for_low_precision_is_told(
         "# with te.fp8_autocast(enabled=True):\nfloat8 = 1\n",
         "print('call convert_to_float8_training(model)')\n",
         "def fp8_autocast(enabled): ...\n",
+        "def swap_linear_with_float8_linear(model): ...\n",
         "with te.fp8_autocast(enabled=False): pass\n",
         "parser.add_argument('--mixed_precision', choices=['no', 'fp8'])\n",
     ],
@@ -62,3 +63,10 @@ def test_a_line_that_only_speaks_of_it_asks_for_nothing(
     tmp_path: Path, code: str
 ) -> None:
     assert "asks for" not in _said(tmp_path, code)
+
+
+def test_layers_of_transformer_engine_without_an_autocast_are_told(
+    tmp_path: Path,
+) -> None:
+    said = _said(tmp_path, "import transformer_engine.pytorch as te\nte.Linear(8, 8)\n")
+    assert "no line of it opens Transformer Engine's autocast" in said

@@ -11,7 +11,12 @@ from fp8verify.preflight.documents import Document
 from fp8verify.preflight.frameworks import Ask, Config, launched_by, word
 from fp8verify.preflight.launch import Facts
 from fp8verify.preflight.machine import formats, trains_in
-from fp8verify.preflight.python_source import CodeRequest, recipes_in, requests_in
+from fp8verify.preflight.python_source import (
+    CodeRequest,
+    recipes_in,
+    requests_in,
+    uses_transformer_engine,
+)
 from fp8verify.preflight.tables import name_of, said, truth
 from fp8verify.text import abridged, listed
 
@@ -19,7 +24,7 @@ _FP8 = re.compile(r"fp8|float8|nvfp4|fp4[_-]|e4m3|e5m2|mxfp", re.IGNORECASE)
 _FP8_KEY = re.compile(rf"{_FP8.pattern}|(?:^|\.)fp4$", re.IGNORECASE)
 # Names, places and remarks: what they are called says nothing about precision.
 _LABELS = re.compile(
-    r"(?:^|[._-])(?:\w*dir|\w*folder|\w*path(?<!name_or_path)|config_?file|url|image|project|group"
+    r"(?:^|[._-])(?:\w*datasets?(?:_config)?|\w*dir|\w*folder|\w*path(?<!name_or_path)|config_?file|url|image|project|group"
     r"|tags?|notes?|description|comment|(?:(?:run|exp|experiment|project|job|wandb)_)?name(?<!recipe_name)(?<!model_name))$",
     re.IGNORECASE,
 )
@@ -262,6 +267,8 @@ def _unread(document: Document, found: Sequence[Mention]) -> Check:
             line = requests[0].line
         elif found:
             what = _spoken(found)
+            if uses_transformer_engine(document.text):
+                what += "; no line of it opens Transformer Engine's autocast"
         else:
             what = "no line mentions FP8"
         return said("fp8-mentioned/source", path, line, what=what)
