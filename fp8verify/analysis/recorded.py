@@ -163,7 +163,7 @@ def _storage(rank: RankEvidence) -> Iterator[str]:
             yield f"{layers} with weights stored in {stored.dtype}"
         elif stored.what == "weights" and stored.elements:
             millions = stored.elements / 1e6
-            yield f"{millions:.0f} M weights outside these stored in {stored.dtype}"
+            yield f"another {millions:.0f} M weights stored in {stored.dtype}"
         elif stored.what == "optimizer":
             yield f"optimizer states stored in {stored.dtype}"
     moved = {(total.name, total.dtype) for total in rank.trace.collectives}

@@ -21,6 +21,7 @@ from fp8verify.terms import (
     low_precision_name,
 )
 from fp8verify.text import label_of_ranks
+from fp8verify.verdict.headline import is_asked_by_weights
 
 _PROOF_ROWS = 8
 # As many layers outside of blocks are named.
@@ -124,9 +125,10 @@ def _proof_grid(proof: Proof, report: Report) -> Grid:
     lines = _proof_lines(proof)
     has_unknown = any(line.row.unknown for line in lines)
     wide = _wide_format(report)
+    lack = _how_it_lacks(report)
     notes = []
     for line in lines:
-        notes.append(_remark(line.row, wide))
+        notes.append(_remark(line.row, wide, lack))
     has_notes = any(notes)
     formats = low_precision_name(report.gemm.kernels)
     headings = [f"<{name}", f"{formats} GEMMs"]
@@ -152,17 +154,29 @@ def _proof_grid(proof: Proof, report: Report) -> Grid:
     return Grid(f"GEMMs by {name}", tuple(headings), cells, below=below)
 
 
-def _remark(row: ProofRow, wide: str) -> str:
+def _how_it_lacks(report: Report) -> str:
+    """Name what is in high precision and was expected otherwise.
+
+    That weights are stored in FP8 asks for nothing: it only makes their products likely.
+    """
+    formats = low_precision_name(report.gemm.kernels)
+    if any(map(is_asked_by_weights, report.ranks)):
+        return f"on {formats} weights"
+    return f"lack {formats}"
+
+
+def _remark(row: ProofRow, wide: str, lack: str) -> str:
     """Say what ran otherwise in a row, and whether it should have been in low precision.
 
     Args:
         row: the row.
         wide: the format of all that ran in no low precision, empty where there are several.
+        lack: how it is said that some should have been.
     """
     if row.lacking is not None and row.lacking < row.high:
         of = f" of {row.note}" if row.note else ""
         others = row.high - row.lacking
-        return f"{row.lacking}{of} lack FP8; {others} as expected"
+        return f"{row.lacking}{of} {lack}; {others} as expected"
     others = row.low + row.unknown
     said = ""
     if row.high and others == 0:
@@ -450,11 +464,12 @@ def _ran_by_block(ledger: LedgerReport) -> dict[int | None, _OfBlock]:
 
 def _grid_of_blocks(rows: Iterable[ProofRow], report: Report) -> Grid:
     wide = _wide_format(report)
+    lack = _how_it_lacks(report)
     cells = []
     for row in rows:
         total = row.low + row.high + row.unknown
         count = f"{row.low}/{total}"
-        remark = _remark(row, wide)
+        remark = _remark(row, wide, lack)
         cells.append((row.value, count, remark))
     formats = low_precision_name(report.gemm.kernels)
     headings = ("<block", f"{formats} GEMMs", "<")

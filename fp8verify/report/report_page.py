@@ -19,7 +19,13 @@ from fp8verify.model.verdict import Finding
 from fp8verify.report import tables
 from fp8verify.report.page import BAD, TONES, Grid, Note, Page, sentence
 from fp8verify.report.proof import is_named, proof_grid, range_of_times, rank_numbers
-from fp8verify.report.sentences import payoff, report_notes, sources, steps_shown
+from fp8verify.report.sentences import (
+    of_expected,
+    payoff,
+    report_notes,
+    sources,
+    steps_shown,
+)
 from fp8verify.report.tables import figure, millis, percent
 from fp8verify.terms import (
     Severity,
@@ -27,7 +33,7 @@ from fp8verify.terms import (
     low_precision_count,
     low_precision_name,
 )
-from fp8verify.text import MEASURES, counted, shown_size
+from fp8verify.text import MEASURES, about, counted, shown_size
 from fp8verify.verdict.findings_table import viewed
 
 # What to do where no error and no warning says it.
@@ -41,8 +47,8 @@ _FIX = {
     "includes operators, shapes and the modules.",
 }
 _ACCEPT = (
-    "The run is PARTIAL only because less than half ran in FP8. If that is intended, "
-    "--min-share expected makes it ACTIVE; else change what keeps these GEMMs in high precision."
+    "If less than half is intended, nothing is wrong: --min-share expected makes the run ACTIVE. "
+    "Else change what keeps these GEMMs in high precision."
 )
 _LINES = {Verdict.ACTIVE: 16}
 _PROOF_ROWS = 8
@@ -262,14 +268,6 @@ def _measured(report: Report, verbose: bool) -> list[RankReport]:
     return measured[:1]
 
 
-def _is_named(report: Report) -> bool:
-    return any(map(_has_named_layers, report.ranks))
-
-
-def _has_named_layers(rank: RankReport) -> bool:
-    return rank.named_layers is not None and bool(rank.named_layers.rows)
-
-
 def _body(report: Report) -> Iterator[Grid | str]:
     is_timed = report.measure == "time"
     if any(report.gemm.kernels.values()):
@@ -320,7 +318,26 @@ def _gemm_grid(report: Report, is_timed: bool) -> Grid:
         if is_timed:
             cells.append("-")
         rows.append(tuple(cells))
-    return Grid(f"GEMM {name}", tuple(headings), rows)
+    below = tuple(_expected_shares(report))
+    return Grid(f"GEMM {name}", tuple(headings), rows, below=below)
+
+
+def _expected_shares(report: Report) -> Iterator[str]:
+    """Yield what was expected to run in low precision, once for ranks alike."""
+    shares: dict[str, list[RankReport]] = {}
+    for rank in report.ranks:
+        expected = rank.expected
+        if expected is not None:
+            formats = low_precision_name(report.gemm.kernels)
+            measured = of_expected(report, expected)
+            wanted = about(expected.share_of_flops)
+            line = f"in {formats}: {measured} ({wanted} expected)"
+            shares.setdefault(line, []).append(rank)
+    for line, ranks in shares.items():
+        if len(shares) > 1:
+            yield f"{tables.label_of_group(ranks)} {line}"
+        else:
+            yield line
 
 
 def _rate(tflops: float | None) -> str:

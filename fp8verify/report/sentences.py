@@ -14,13 +14,15 @@ from fp8verify.model.layers import ModulesReport, NamedLayerRow
 from fp8verify.model.numerics import NumericsReport
 from fp8verify.model.report import RankReport, Report
 from fp8verify.model.steps import ClockReport
-from fp8verify.model.verdict import Finding
+from fp8verify.model.verdict import ExpectedReport, Finding
 from fp8verify.report.page import FAIR, GOOD, Note
+from fp8verify.report.proof import proof_grid
 from fp8verify.report.tables import figure, label_of_group, millis
 from fp8verify.terms import (
     Precision,
     Role,
     Severity,
+    Verdict,
     low_precision_count,
     low_precision_name,
     low_precision_share,
@@ -39,7 +41,7 @@ from fp8verify.thresholds import EVEN, HALF, NEGLIGIBLE
 _Line = TypeVar("_Line", str, Note)
 # Two lines at 80 columns hold as much of a log line.
 _QUOTED = 130
-_MENTIONED = 60
+_MENTIONED = 80
 _RANKS = 3
 # Log lines that are not sentences, by what they mean.
 _MEANINGS = {
@@ -68,8 +70,11 @@ def sources(report: Report) -> tuple[Note, Note, Note]:
 
 def quoted(claim: Claim) -> str:
     """Return a claim with its place; lines that are no sentence by what they mean."""
-    words = re.sub(r"\.{4,}", "…", claim.text)  # Megatron-LM fills its lines with dots
+    # Megatron-LM fills the lines of its settings with dots.
+    words, dotted = re.subn(r"\.{4,}", ".....", claim.text)
     meaning = _MEANINGS.get(claim.text, f'"{words}"')
+    if dotted:
+        meaning = f"{meaning} (a printed setting)"
     return f"{claim.place}: {meaning}"
 
 
@@ -133,10 +138,16 @@ def deciding_claim(report: Report) -> Claim | None:
 
 def _log(report: Report) -> str:
     claim = deciding_claim(report)
-    if claim is not None:
+    is_call = claim is not None and claim.place.endswith("'s call")
+    if claim is not None and not is_call:
         return _cut_around(quoted(claim), _QUOTED)
+    recorded = ""
+    if claim is not None:  # by the run itself, not in a log
+        recorded = f"; the run called {claim.text}"
     if not report.logs:
-        return "none was read"
+        return f"none was read{recorded}"
+    if recorded:
+        return f"no line claims FP8{recorded}"
     if report.mention is not None:
         text = _cut_around(report.mention.text, _MENTIONED)
         return f'no line claims FP8 (line {report.mention.line} mentions it: "{text}")'
@@ -157,9 +168,10 @@ def _model(report: Report) -> str:
         models.append(f"{where}: {line}" if len(found) > 1 else line)
     model = listed(models, _RANKS, between="; ")
     scaling = _scaling(report)
-    if scaling:
-        return f"{model}, scaling: {scaling}"
-    return model
+    if not scaling:
+        return model
+    between = "; " if len(found) > 1 else ", "  # it is that of all
+    return f"{model}{between}scaling: {scaling}"
 
 
 def _by_ranks(lines: Iterable[tuple[RankReport, _Line]]) -> list[tuple[_Line, str]]:
@@ -269,32 +281,44 @@ def _kernels(report: Report) -> str:
         if kernels:
             return f"no linear-layer GEMM among {kernels} kernels"
         return "none in the trace"
-    line = _counts(gemms.kernels)
+    line = _counts(gemms.kernels, _whose_high(report))
     shares = list(_shares(report, gemms))
     if shares:
-        formats = low_precision_name(gemms.kernels)
-        line = f"{line}: {formats} is {', '.join(shares)}"
+        line = f"{line}{', '.join(shares)}"
     return "; ".join([line, *_more(report)])
 
 
 def _shares(report: Report, gemms: GemmSummary) -> Iterator[str]:
-    """Yield how much of the work ran in low precision: one share, that of what was expected first.
+    """Yield how much of the work ran in low precision, unless the sentence or its table says it.
 
-    A share of time is not said where the sentence or the counts say it.
+    It is the share of what was expected where less ran, else that of time.
     """
-    expected = _of_expected(report)
-    share = about(low_precision_share(gemms.time_us) or 0.0)
-    unknown = _unknown_share(gemms.time_us)
-    shares = (f"{share} of", f"{unknown:.1%} of")
-    is_alone = len(report.ranks) == 1
-    is_said = is_alone and any(one in report.reason for one in shares)
+    if _is_work_said(report):
+        return
+    missed = _missed(report)
     kinds = [kind for kind, count in gemms.kernels.items() if count]
-    if expected:
-        yield expected
-    elif len(kinds) > 1 and not is_said:
-        yield f"{share} of {_whole_of(report, gemms)}"
+    is_counted = all(rank.counted is not None for rank in _training(report.ranks))
+    formats = low_precision_name(gemms.kernels)
+    if missed:
+        yield missed
+    elif len(kinds) > 1 and not is_counted:
+        share = about(low_precision_share(gemms.time_us) or 0.0)
+        unknown = _unknown_share(gemms.time_us)
+        yield f": {formats} is {share} of {_whole_of(report, gemms)}"
         if unknown:
             yield f"and {about(unknown)} of it may be"
+
+
+# A share or an amount of work.
+_OF_WORK = re.compile(r"%|\d (?:ms|TFLOP)\b")
+
+
+def _is_work_said(report: Report) -> bool:
+    """Whether the sentence says how much of the work ran in what, or the table below it."""
+    proof = proof_grid(report)
+    if proof is not None and any(name.startswith("GEMM ") for name in proof.names):
+        return True
+    return bool(_OF_WORK.search(report.reason))
 
 
 def _whole_of(report: Report, gemms: GemmSummary) -> str:
@@ -332,8 +356,37 @@ def _unknown_share(time_us: Mapping[str, float]) -> float:
     return time_us.get("unknown", 0.0) / total
 
 
-def _counts(kernels: Mapping[str, int]) -> str:
-    """Count GEMMs by precision: FP8, what ran in high precision, unknown."""
+def _whose_high(report: Report) -> dict[int, str]:
+    """Name the layers of so many GEMMs in high precision, where the sentence does not.
+
+    They are those that are listed and ran as often.
+    """
+    if report.verdict is not Verdict.INCONCLUSIVE or len(report.ranks) > 1:
+        return {}
+    layers = report.ranks[0].layers
+    if layers is None:
+        return {}
+    launches = 0
+    names: list[str] = []
+    for row in layers.rows:
+        if not row.in_fp8:
+            launches += sum(row.observed.values())
+            names += row.names
+    if not names:
+        return {}
+    return {launches: f" ({listed(names, _RANKS)})"}
+
+
+def _counts(
+    kernels: Mapping[str, int],
+    whose_high: Mapping[int, str],
+) -> str:
+    """Count GEMMs by precision: FP8, what ran in high precision, unknown.
+
+    Args:
+        kernels: launches by precision class.
+        whose_high: whose so many in high precision are, in brackets.
+    """
     shown: list[Precision] = []
     for precision in Precision:
         if kernels.get(precision.value) and precision is not Precision.UNKNOWN:
@@ -345,25 +398,34 @@ def _counts(kernels: Mapping[str, int]) -> str:
     counts = []
     for precision in shown:
         count = kernels.get(precision.value, 0)
-        counts.append(f"{precision.value.upper()} {count}")
+        whose = "" if precision.is_low else whose_high.get(count, "")
+        counts.append(f"{precision.value.upper()} {count}{whose}")
     counts.append(f"unknown {kernels.get('unknown', 0)}")
     return ", ".join(counts)
 
 
-def _of_expected(report: Report) -> str:
-    """Say how much of the FLOPs ran in low precision, where less than all was expected or did."""
+def _missed(report: Report) -> str:
+    """Say how much of the FLOPs ran in low precision, where more was expected."""
     rank = _least_met(report)
     if rank is None or rank.expected is None:
         return ""
-    share = about(rank.expected.share_of_flops or 0.0)
+    said = of_expected(report, rank.expected)
+    share = about(rank.expected.share_of_flops)
     measured = about(rank.expected.measured_share_of_flops)
-    if (share, measured) == ("100%", "100%"):
+    if share == measured:
         return ""
-    where = "" if len(report.ranks) == 1 else f" on {rank.label}"
-    whole = "GEMM FLOPs"
-    if _has_others(report):
-        whole = f"the layers' {whole}"
-    return f"{measured} of {whole}{where} ({share} expected)"
+    formats = low_precision_name(report.gemm.kernels)
+    part = f"{formats} is {said} ({share} expected)"
+    if len(report.ranks) == 1:
+        return f": {part}"
+    return f"; on {rank.label} {part}"
+
+
+def of_expected(report: Report, expected: ExpectedReport) -> str:
+    """Return the share of FLOPs that ran in low precision, with its whole."""
+    measured = about(expected.measured_share_of_flops)
+    whose = "the layers' " if _has_others(report) else ""
+    return f"{measured} of {whose}GEMM FLOPs"
 
 
 def _more(report: Report) -> Iterator[str]:
@@ -376,10 +438,11 @@ def _more(report: Report) -> Iterator[str]:
 
 
 def _counts_of_attention(report: Report) -> str:
-    """Count the GEMMs of attention by precision; nothing where it has none of its own."""
+    """Count the GEMMs of attention by precision, where it has some and the sentence does not."""
     counts = []
     for name, count in report.attention_gemm.kernels.items():
-        if count:
+        is_said = f"{count} {name.upper()} GEMMs" in report.reason
+        if count and not is_said:
             counts.append(f"{name.upper()} {count}")
     return ", ".join(counts)
 
@@ -474,9 +537,8 @@ def payoff(report: Report) -> Payoff | None:
     wide = _ranks_in_high_precision(report)
     if wide:
         return _held_back(least, wide, diverges=diverges)
-    differs = len({f"{speedup:.2f}" for speedup, _ in estimated}) > 1
-    who = f"; {least.label} gains least" if differs else ""
-    return _payoff_of(least, who=who, diverges=diverges)
+    ranks = [rank for _, rank in estimated]
+    return _payoff_of(least, ranks, diverges=diverges)
 
 
 def _first_of(pair: tuple[float, RankReport]) -> float:
@@ -524,6 +586,7 @@ def _is_not_finite(finding: Finding) -> bool:
 
 def _payoff_of(
     rank: RankReport,
+    ranks: Sequence[RankReport] = (),
     *,
     diverges: bool,
     who: str = "",
@@ -532,6 +595,7 @@ def _payoff_of(
 
     Args:
         rank: the rank.
+        ranks: it and others, of which it gains least; empty for it alone.
         diverges: whether its losses or gradients are not finite.
         who: what the estimate says of the rank among others.
     """
@@ -551,11 +615,12 @@ def _payoff_of(
     what = "a step"
     if figures.step_speedup_estimate is None:
         what = "GPU kernels"
-    figure = f"{what} about {speedup:.2f}x BF16 (estimate{who})"
+    gained = _span(speedup, _most_gained(rank, ranks))
+    figure = f"{what} about {gained}{who})"
     if diverges:
         lost = "but steps that are not finite train nothing"
         return Payoff(FAIR, speedup, f"{figure}, {lost}")
-    causes = _hindrances(rank)
+    causes = _hindrances(ranks or [rank])
     said = f"{figure}{causes}"
     if figures.cpu_limits:  # what costs most comes first
         said = f"{limit}; {said}"
@@ -565,9 +630,32 @@ def _payoff_of(
     return Payoff(GOOD if speedup > 1 + EVEN else FAIR, speedup, text)
 
 
-def _hindrances(rank: RankReport) -> str:
+def _span(least: float, most: float) -> str:
+    """Return estimates of ranks as the begin of a sentence: "1.13x to 1.22x BF16 (estimate"."""
+    if f"{least:.2f}" >= f"{most:.2f}":
+        return f"{least:.2f}x BF16 (estimate"
+    return f"{least:.2f}x to {most:.2f}x BF16 (estimate, by rank"
+
+
+def _most_gained(rank: RankReport, ranks: Iterable[RankReport]) -> float:
+    """Return the largest estimate of some ranks, of the kind that one of them has."""
+    is_of_step = _has_step_estimate(rank)
+    most = 0.0
+    for other in ranks:
+        figures = other.payoff
+        if figures is not None and _has_step_estimate(other) is is_of_step:
+            gained = figures.step_speedup_estimate or figures.speedup_estimate or 0.0
+            most = max(most, gained)
+    return most
+
+
+def _has_step_estimate(rank: RankReport) -> bool:
+    return rank.payoff is not None and rank.payoff.step_speedup_estimate is not None
+
+
+def _hindrances(ranks: Sequence[RankReport]) -> str:
     """Say what keeps the gain of the kernels small, behind the estimate: what costs most first."""
-    causes = sorted(_causes(rank), reverse=True)
+    causes = sorted(_causes(ranks), reverse=True)
     said = []
     for cost_us, cause in causes:
         if cost_us >= _MINOR * causes[0][0]:
@@ -577,18 +665,20 @@ def _hindrances(rank: RankReport) -> str:
     return "".join(f"; {cause}" for cause in said)
 
 
-def _causes(rank: RankReport) -> Iterator[tuple[float, str]]:
+def _causes(ranks: Iterable[RankReport]) -> Iterator[tuple[float, str]]:
     """Yield what the gain of the kernels is lost to: its cost in µs, and how it is said."""
-    figures = rank.payoff
-    if figures is None:
-        return
-    if rank.tax is not None:
-        casts = f"casts take {rank.tax.share_of_gpu_time:.0%} of GPU time"
-        yield rank.tax.time_us, casts
-        lost_us = -rank.tax.saved_at_most_us
-        if lost_us > 0:
-            share = lost_us / figures.gpu_busy_us
-            yield lost_us, f"slow FP8 GEMMs lose {share:.0%} of GPU time"
+    busy_us = 0.0
+    casts_us = 0.0
+    lost_us = 0.0
+    for rank in ranks:
+        if rank.payoff is not None and rank.tax is not None:
+            busy_us += rank.payoff.gpu_busy_us
+            casts_us += rank.tax.time_us
+            lost_us += max(0.0, -rank.tax.saved_at_most_us)
+    if casts_us:
+        yield casts_us, f"casts take {casts_us / busy_us:.0%} of GPU time"
+    if lost_us:
+        yield lost_us, f"slow FP8 GEMMs lose {lost_us / busy_us:.0%} of GPU time"
 
 
 def _limit(figures: PayoffReport) -> str:

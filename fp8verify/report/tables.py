@@ -299,11 +299,10 @@ def _of_all(low: int, ran: int) -> str:
 
 def _by_name(named: NamedLayersReport, notes: list[str], verbose: bool) -> Grid:
     is_eager = named.source == "step"
-    said = ["GEMMs in FP8 of all", *notes]
+    counted_in = "GEMMs in FP8 of all"
     if is_eager:
-        said.append(
-            f"counted in step {named.step}, after the window, without torch.compile"
-        )
+        counted_in = f"{counted_in} in step {named.step}, after the window"
+    said = [counted_in, *notes]
     if named.unjoined:
         unjoined = f"{named.unjoined} of {named.gemms} GEMMs"
         said.append(f"{unjoined} could not be joined to a layer")

@@ -12,9 +12,11 @@ from enum import Enum
 from typing import Final
 
 from fp8verify.analysis.bf16_times import shape_of
+from fp8verify.analysis.payoff import added_us
 from fp8verify.analysis.rank import RankEvidence
 from fp8verify.terms import LEGS, VAGUE_LEGS, Leg, Precision
-from fp8verify.thresholds import FP8_SIDE, FUSED_CASTS, HALF, LOST
+from fp8verify.thresholds import EVEN, FP8_SIDE, FUSED_CASTS, HALF, LOST
+from fp8verify.verdict.clauses import optional
 
 # What TorchInductor calls the kernels that it generates.
 _GENERATED: Final = re.compile(r"triton_(?:poi|red|per|tem|for|spl|split_scan)_fused_")
@@ -39,7 +41,11 @@ class Fact(str, Enum):
     SHAPES = "shapes"  # the sizes of its GEMMs are recorded
     SLOW_GEMMS = "slow-gemms"  # its FP8 GEMMs cost time over BF16 ones
     SHORT_SIDE = "short-side"  # the slowest of them have a short side
+    TRITON = "triton"  # the kernel of unknown precision is Triton's by its name
     BLOCKS = "blocks"  # the slowest of them have scales by block
+    ESTIMATED = (
+        "estimated"  # what FP8 gains once the advice is followed can be estimated
+    )
     # Of what ran in high precision though FP8 was expected:
     WHOLE = "whole-layers"  # all legs of it did
     FORWARD = "forward-alone"  # fprop alone did
@@ -188,16 +194,12 @@ def _legs_without_low(rank: RankEvidence) -> set[Leg]:
 
 def gain_of_fusing(rank: RankEvidence) -> str:
     """Say how much faster a step is with fused casts, as compiled ones are; nothing if unknown."""
-    tax = rank.gain.tax
     figures = rank.gain.payoff
-    if tax is None or figures is None:
+    if rank.gain.tax is None or figures is None:
         return ""
-    fewer_us = _saved_by_fusing(rank)
-    fused_us = figures.gpu_busy_us - fewer_us
-    left = (tax.time_us - fewer_us) / fused_us
-    faster = _times(figures.gpu_busy_us / fused_us)
-    casts = f"fused casts take about {left:.0%} of it"
-    return f", for GPU work up to about {faster} as fast ({casts})"
+    fused_us = figures.gpu_busy_us - _saved_by_fusing(rank)
+    faster = times(figures.gpu_busy_us / fused_us)
+    return f", for GPU work up to about {faster} as fast as now"
 
 
 def gain_of_graphs(rank: RankEvidence) -> str:
@@ -208,11 +210,34 @@ def gain_of_graphs(rank: RankEvidence) -> str:
     figures = rank.gain.payoff
     if figures is None or not figures.step_us or not figures.gpu_busy_in_step_us:
         return ""
-    faster = _times(figures.step_us / figures.gpu_busy_in_step_us)
-    return f", for steps up to about {faster} as fast"
+    faster = times(figures.step_us / figures.gpu_busy_in_step_us)
+    return f", for steps up to about {faster} as fast as now"
 
 
-def _times(ratio: float) -> str:
+def gain_afterwards(rank: RankEvidence, *, fuses: bool) -> str:
+    """Say what FP8 gains once the GPU does not wait; nothing where it cannot be estimated.
+
+    Args:
+        rank: whose kernels they are.
+        fuses: whether the advice fuses its casts, too.
+    """
+    figures = rank.gain.payoff
+    saved_ns = rank.gain.saving.saved_ns
+    tax = rank.gain.tax
+    if figures is None or saved_ns is None or figures.no_estimate:
+        return ""
+    cost_us = 0.0 if tax is None else added_us(tax.rows)
+    bf16_us = figures.gpu_busy_us - cost_us + saved_ns / 1000
+    fp8_us = figures.gpu_busy_us
+    if fuses:
+        fp8_us -= _saved_by_fusing(rank)
+    ratio = bf16_us / fp8_us
+    outcome = optional(": no gain", when=ratio <= 1 + EVEN)
+    figure = f"about {ratio:.2f}x BF16 (estimate){outcome}"
+    return f"GPU kernels are then {figure}."
+
+
+def times(ratio: float) -> str:
     """Return an estimated ratio in two digits at the most: "1.6x", "15x"."""
     if ratio < 9.95:
         return f"{ratio:.1f}x"

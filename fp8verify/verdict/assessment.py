@@ -310,6 +310,8 @@ def _inactive(rank: RankEvidence, requested: Requested) -> str:
     mention = (
         f" (line {requested.mention.line} mentions it)" if requested.mention else ""
     )
+    if not requested.has_log and not rank.modules:
+        return f"{ran}{because}; neither a log nor a module list was read"
     return f"{ran}, {_silence(rank, requested)}{mention}{because}"
 
 
@@ -320,6 +322,4 @@ def _silence(rank: RankEvidence, requested: Requested) -> str:
         sources.append("log line")
     if rank.modules:
         sources.append("module")
-    if not sources:
-        return "with neither a log nor a module list to claim FP8"
     return f"and no {' or '.join(sources)} claims FP8"

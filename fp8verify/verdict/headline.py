@@ -109,8 +109,9 @@ class RankSummary:
         return time_us / (self.total or 1)
 
     def less_than_half(self) -> str:
-        """Say of what less than half ran in low precision."""
-        if self.rank.low_share is None or self.share < HALF:
+        """Say of what less than half ran in low precision, where its share does not show it."""
+        is_shown = self.rank.expected is not None or self.share < HALF
+        if self.rank.low_share is None or is_shown:
             return "less than half"
         return f"{about(self.rank.low_share)} of GEMM FLOPs, less than half"
 
@@ -151,10 +152,21 @@ _MAY_BE_OTHERS = (
 )
 
 
-def active(summary: RankSummary, expected: ExpectedReport | None) -> str:
-    """Say what ran in low precision on a rank that is ACTIVE, and why not all."""
+def active(
+    summary: RankSummary,
+    expected: ExpectedReport | None,
+    *,
+    in_time: bool = False,
+) -> str:
+    """Say what ran in low precision on a rank that is ACTIVE, and why not all.
+
+    Args:
+        summary: the rank.
+        expected: what was to run in low precision, where it is known.
+        in_time: whether a share of time was asked for.
+    """
     why = _by_design(summary, expected)
-    did = ran(summary)
+    did = ran(summary, in_time=in_time)
     if expected is not None and expected.is_met:
         did = did_as_expected([summary]) or did
     return f"{did}{in_steps([summary])}{why}{apart(summary)}"
@@ -177,17 +189,50 @@ def missed(summary: RankSummary, expected: ExpectedReport) -> str:
     )
 
 
-def below(summary: RankSummary, limit: str, expected: ExpectedReport | None) -> str:
+def below(
+    summary: RankSummary,
+    limit: str,
+    expected: ExpectedReport | None,
+    *,
+    in_time: bool = False,
+) -> str:
     """Say that less ran in low precision than a share, and the largest cause.
 
     Args:
         summary: the rank.
         limit: what the share is below, as "less than half".
         expected: what was to run in low precision, where it is known.
+        in_time: whether a share of time was asked for.
     """
     shortfall = summary.rank.shortfall
+    is_met = expected is not None and expected.is_met
+    if is_met and not in_time and not shortfall:
+        return _too_little_by_design(summary, limit, expected)
+    did = ran(summary, limit, in_time=in_time)
     why = _by_design(summary, expected) or optional(f": {shortfall}", when=shortfall)
-    return f"{ran(summary, limit)}{why}{apart(summary)}"
+    return f"{did}{why}{apart(summary)}"
+
+
+def _too_little_by_design(
+    summary: RankSummary,
+    limit: str,
+    expected: ExpectedReport | None,
+) -> str:
+    """Say that all ran as it was configured, and that this is less than a share."""
+    did = ran(summary, has_share=False)
+    share = _share_of_work(summary)
+    names = _kept_high(summary, expected)
+    rest = summary.rank.rest
+    rows = (
+        (names, f": {_stayed(summary, names)}"),
+        (rest, f": {rest}"),
+    )
+    why = first_said(rows)
+    return f"{did}, as configured, but that is {share}, {limit}{why}{apart(summary)}"
+
+
+# How a sentence begins of a run that lacks most of what was expected.
+_MOST_LACKS = "only "
 
 
 def did_as_expected(summaries: Sequence[RankSummary]) -> str:
@@ -210,21 +255,23 @@ def did_as_expected(summaries: Sequence[RankSummary]) -> str:
     count = f"all {expected}"
     if lacking:
         count = f"{expected - lacking} of {expected}"
-    if any(map(_is_asked_by_weights, summaries)):
+    if lacking > HALF * expected:
+        count = f"{_MOST_LACKS}{count}"
+    if any(is_asked_by_weights(summary.rank) for summary in summaries):
         return f"{count} GEMMs on {formats} weights ran in {formats}"
     return f"{count} GEMMs that should have run in {formats} did"
 
 
-def _is_asked_by_weights(summary: RankSummary) -> bool:
+def is_asked_by_weights(rank: RankReport) -> bool:
     """Whether weights are stored in low precision, and no layer was converted to compute in it.
 
     That a library multiplies such weights in low precision is likely for each pass, not promised.
     """
-    modules = summary.rank.modules
+    modules = rank.modules
     if modules is None:
         return False
     states = {state for state, count in modules.counts.items() if count}
-    has_low_weights = any(" weights outside " in line for line in modules.storage)
+    has_low_weights = any(line.startswith("another ") for line in modules.storage)
     return has_low_weights and states.isdisjoint(CONVERTED)
 
 
@@ -236,23 +283,43 @@ def _kernels_of(summaries: Iterable[RankSummary]) -> Counter[str]:
     return kernels
 
 
-def ran(summary: RankSummary, limit: str = "", *, has_share: bool = True) -> str:
-    """Say how many GEMMs of linear layers ran in low precision, and their time if not all did.
+def ran(
+    summary: RankSummary,
+    limit: str = "",
+    *,
+    has_share: bool = True,
+    in_time: bool = False,
+) -> str:
+    """Say how many GEMMs of linear layers ran in low precision, and their share if not all did.
 
     Args:
         summary: the rank.
         limit: what the share is below, as "less than half".
-        has_share: whether to say the share of the time at all.
+        has_share: whether to say the share at all.
+        in_time: whether it is that of time in any case.
     """
     total = sum(summary.kernels.values())
     low = summary.low_kernels
     formats = low_precision_name(summary.kernels)
-    of = f"{whose_gemms(summary)} {summary.measure}"
-    share = optional(f"{about(summary.share)} of {of}", when=has_share and low < total)
+    share = ""
+    if has_share and low < total:
+        share = _share_of_work(summary, in_time=in_time)
     beside = ", ".join(filter(None, [share, limit]))
     in_brackets = optional(f" ({beside})", when=beside)
     what = gemms_of_layers([summary.rank])
     return f"{low} of {total} {what} ran in {formats}{in_brackets}"
+
+
+def _share_of_work(summary: RankSummary, *, in_time: bool = False) -> str:
+    """Return the share that the verdict rests on, with its whole.
+
+    That is the share of FLOPs where it is known how much of these was expected, else of time.
+    """
+    expected = summary.rank.expected
+    whole = whose_gemms(summary)
+    if expected is None or in_time:
+        return f"{about(summary.share)} of {whole} {summary.measure}"
+    return f"{about(expected.measured_share_of_flops)} of {whole} FLOPs"
 
 
 def gemms_of_layers(ranks: Sequence[RankReport]) -> str:
@@ -323,18 +390,27 @@ def _by_design(summary: RankSummary, expected: ExpectedReport | None) -> str:
     """Say what kept the others in high precision: what most of their time is."""
     rest = summary.rank.rest
     is_met = expected is not None and expected.is_met
-    names = _legs_in_high_precision(summary) or _left_out(summary, expected)
-    named = f"; {enumerated(names, SHOWN_IN_REASON)}"
-    formats = _high_formats(summary)
+    names = _kept_high(summary, expected)
+    named = enumerated(names, SHOWN_IN_REASON)
     rows = (
         (not summary.high_us, ""),
-        (names and is_met, f"{named} stayed in {formats}, as configured"),
-        (names, f"{named} in {formats}"),
+        (names and is_met, f"; {_stayed(summary, names)}, as configured"),
+        (names, f"; {named} in {_high_formats(summary)}"),
         (rest and is_met, f", as configured: {rest}"),
         (rest, f"; {rest}"),
         (is_met, ", as configured"),
     )
     return first_said(rows)
+
+
+def _kept_high(summary: RankSummary, expected: ExpectedReport | None) -> list[str]:
+    """Return what ran in no low precision: legs, or else layers that were left out."""
+    return _legs_in_high_precision(summary) or _left_out(summary, expected)
+
+
+def _stayed(summary: RankSummary, names: Sequence[str]) -> str:
+    named = enumerated(list(names), SHOWN_IN_REASON)
+    return f"{named} stayed in {_high_formats(summary)}"
 
 
 def _left_out(summary: RankSummary, expected: ExpectedReport | None) -> list[str]:
@@ -401,13 +477,13 @@ def apart(summary: RankSummary) -> str:
     # What takes longer than all that trains nothing does train, as in replays.
     outside = loose if loose <= untrained + _ROUNDING else 0.0
     kernels = rank.attention_gemm.kernels
-    formats = enumerated([name.upper() for name, count in kernels.items() if count])
+    counts = [f"{count} {name.upper()}" for name, count in kernels.items() if count]
     forward = untrained - outside
     of = f"of all GEMM {measure}"
     rows = (
         (
             attention >= NEGLIGIBLE,
-            f"; attention ran as {formats} GEMMs ({about(attention)} {of})",
+            f"; attention ran as {enumerated(counts)} GEMMs",
         ),
         (
             forward >= NEGLIGIBLE,
@@ -436,6 +512,8 @@ def short(summary: RankSummary, proof: Proof | None, shortfall: str) -> str:
         if not did:
             is_timed = " ms" in shortfall  # one share of the time is enough
             did = ran(summary, has_share=not is_timed)
+        if did.startswith(_MOST_LACKS):
+            return f"{did}: {shortfall}"
         return f"{did}, but {shortfall}"
     others = [row for row in proof.rows if not row.short]
     if 0 < len(others) < len(proof.rows):
@@ -475,6 +553,18 @@ def _values(values: Sequence[str]) -> str:
     return enumerated(list(values))
 
 
+def passes(summaries: Iterable[RankSummary]) -> str:
+    """Say why a PARTIAL run passes; that most of what was expected lacks is not hidden by it."""
+    said = "PARTIAL passes without --strict"
+    for summary in summaries:
+        counts = summary.rank.counted
+        if counts is not None and counts.lacking > HALF * counts.expected:
+            lacking = f"{counts.lacking} of {counts.expected} GEMMs"
+            formats = low_precision_name(summary.kernels)
+            return f"{said}, though {lacking} lack {formats}"
+    return said
+
+
 # ---- several ranks
 
 
@@ -498,11 +588,11 @@ def active_ranks(
     low = low_precision_count(kernels)
     total = sum(kernels.values())
     least = min(summaries, key=lambda summary: summary.share)
-    of = f"{whose_gemms(least)} {least.measure}"
-    has_least = f"{least.rank.label} has least ({about(least.share)} of {of})"
+    of_work = _share_of_work(least)
+    has_least = f"{least.rank.label} has least ({of_work})"
     share = (
         (low == total, ""),
-        (len(summaries) == 1, f" ({about(least.share)} of {of})"),
+        (len(summaries) == 1, f" ({of_work})"),
         (True, f"; {has_least}"),
     )
     where = (
@@ -537,7 +627,13 @@ def that_do_not_count(forward_only: Sequence[RankSummary]) -> str:
     if not forward_only:
         return ""
     do = by_number(forward_only, "does", "do")
-    return f"; {_labels(forward_only)} only ran forward and {do} not count"
+    kernels: Counter[str] = Counter()
+    for summary in forward_only:
+        kernels.update(summary.rank.gemm.kernels)
+    low = low_precision_count(kernels)
+    formats = low_precision_name(kernels)
+    count = f"{low} of {sum(kernels.values())} GEMMs in {formats}"
+    return f"; {_labels(forward_only)} only ran forward ({count}) and {do} not count"
 
 
 def without_low(low: Sequence[RankSummary], without: Sequence[str]) -> str:

@@ -19,7 +19,6 @@ from fp8verify.verdict.clauses import (
     by_number,
     first_said,
     first_that_holds,
-    optional,
 )
 from fp8verify.verdict.headline import RankSummary
 from fp8verify.verdict.policy import Policy
@@ -57,7 +56,7 @@ def judge(report: AnyReport, policy: Policy) -> AnyReport:
 
 def with_exit_code(
     report: AnyReport,
-    summaries: Iterable[RankSummary],
+    summaries: Sequence[RankSummary],
     policy: Policy,
 ) -> AnyReport:
     """Return a report with the exit code of its verdict and findings under a policy."""
@@ -71,10 +70,9 @@ def with_exit_code(
     if policy.exit_zero and fails:
         why = f"--exit-zero; without it {code}: {why}"
         code = 0
-    passes = optional(
-        "PARTIAL passes without --strict", when=verdict is Verdict.PARTIAL
-    )
-    return replace(report, exit_code=code, fails=fails, exit_reason=why or passes)
+    if verdict is Verdict.PARTIAL and not why:
+        why = headline.passes(summaries)
+    return replace(report, exit_code=code, fails=fails, exit_reason=why)
 
 
 def _why_it_fails(
@@ -159,7 +157,7 @@ class _Case:
     def open(self) -> Opinion:
         """Neither ACTIVE nor PARTIAL."""
         doubts = enumerated(self._summary.doubts())
-        said = f"{headline.ran(self._summary)}, but {doubts}"
+        said = f"{headline.ran(self._summary, in_time=True)}, but {doubts}"
         return Opinion(Verdict.INCONCLUSIVE, said)
 
     def _is_below_share(self) -> bool:
@@ -178,7 +176,8 @@ class _Case:
             limit = self._summary.less_than_half()
         else:
             limit = f"below --min-share {asked:.0%}"
-        said = headline.below(self._summary, limit, self._known)
+        in_time = asked is not None
+        said = headline.below(self._summary, limit, self._known, in_time=in_time)
         return Opinion(Verdict.PARTIAL, said)
 
     def is_short(self) -> bool:
@@ -220,7 +219,8 @@ class _Case:
 
     def active(self) -> Opinion:
         """Nothing is short."""
-        said = headline.active(self._summary, self._known)
+        in_time = self._policy.min_share is not None
+        said = headline.active(self._summary, self._known, in_time=in_time)
         return Opinion(Verdict.ACTIVE, said)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 from fp8verify.analysis.gemms import GemmRow, gemm_totals
 from fp8verify.analysis.rank import RankEvidence
@@ -13,10 +13,16 @@ from fp8verify.capture.schema import StorageRecord
 from fp8verify.logs.statements import LayerClaim
 from fp8verify.model.claims import Claim
 from fp8verify.terms import Precision
-from fp8verify.text import counted, listed
+from fp8verify.text import counted, enumerated, listed
 from fp8verify.thresholds import MANY_OPAQUE, NEGLIGIBLE, USUAL_SHARE
 from fp8verify.trace.tables import Health
-from fp8verify.verdict.clauses import Row, first_said, first_that_holds, optional
+from fp8verify.verdict.clauses import (
+    Row,
+    by_number,
+    first_said,
+    first_that_holds,
+    optional,
+)
 from fp8verify.verdict.expected import CONVERTED, Requested
 from fp8verify.verdict.selection import amount_of, calls_of, high_of, low_of
 
@@ -54,6 +60,8 @@ def _why_undecidable(rank: RankEvidence) -> Iterator[Row]:
     yield True, first_said(_why_low_is_hidden(rank))
 
 
+# Layers that are named one by one.
+_NAMED = 2
 # Columns of a kernel's name in a sentence.
 _NAME = 60
 # What a table shows that does not say that it is whole.
@@ -131,9 +139,14 @@ def unknown_rows(rank: RankEvidence) -> list[GemmRow]:
     return [row for row in unknown if not row.kind.classification.upcast_from]
 
 
+def longest(rows: Iterable[GemmRow]) -> GemmRow:
+    """Return the GEMMs that took most of the work of some."""
+    return max(rows, key=lambda row: row.amount)
+
+
 def longest_name(rows: Iterable[GemmRow]) -> str:
     """Return the name of the kernel that took most of the work of some GEMMs."""
-    return max(rows, key=lambda row: row.amount).kind.name
+    return longest(rows).kind.name
 
 
 def unknown_work(rank: RankEvidence) -> str:
@@ -265,7 +278,7 @@ def _causes(rank: RankEvidence, requested: Requested) -> Iterator[tuple[object, 
         _ran_in_engine(rank),
         (
             "outside-autocast",
-            "Transformer Engine's layers ran outside its FP8 autocast",
+            "their operators are Transformer Engine's, outside its FP8 autocast",
         ),
     )
 
@@ -276,10 +289,11 @@ def _causes_of_no_conversion(
     """Yield why a list has linear layers, and none that was converted."""
     none = f"0 of {counted(rank.linears, 'linear layer')} were converted"
     because = _shared_reason(rank)
-    other, those = _class_that_is_no_linear(rank)
+    other, those, besides = _class_that_is_no_linear(rank)
+    no_linear = f"{those} {other}, not torch.nn.Linear{besides}"
     filtered, auto = _filter(requested)
     yield because, ("not-converted", f"{none}{because}")
-    yield other, ("other-class", f"{none}: {those} {other}, not torch.nn.Linear")
+    yield other, ("other-class", f"{none} ({no_linear})")
     yield auto, ("auto-filter", f"{none}{auto}")
     yield filtered, ("filtered", f"{none}{filtered}")
     yield True, ("not-converted", none)
@@ -291,12 +305,22 @@ def _shared_reason(rank: RankEvidence) -> str:
     return optional(f", because {reason}", when=reason and not others)
 
 
-def _class_that_is_no_linear(rank: RankEvidence) -> tuple[str, str]:
-    """Return the class of most linear layers where torchao, which converts nn.Linear, passed it.
+class _NoLinear(NamedTuple):
+    """A class that torchao does not convert.
 
-    Returns:
-        The class, empty if it is none, and how many layers are of it: "they are", "16 are".
+    Attributes:
+        name: of the class, empty where there is none.
+        those: how many layers are of it: "they are", "16 are".
+        besides: the other layers, which were not converted either.
     """
+
+    name: str
+    those: str
+    besides: str
+
+
+def _class_that_is_no_linear(rank: RankEvidence) -> _NoLinear:
+    """Return the class of most linear layers where torchao, which converts nn.Linear, passed it."""
     classes = Counter(module.class_name for module in rank.linears)
     name, count = classes.most_common(1)[0]
     is_torchao = any(
@@ -307,7 +331,18 @@ def _class_that_is_no_linear(rank: RankEvidence) -> tuple[str, str]:
     if count == len(rank.linears):
         those = "they"
     is_other = is_torchao and is_most and name != "Linear"
-    return optional(name, when=is_other), f"{those} are"
+    others = []
+    for module in rank.linears:
+        if module.class_name != name:
+            others.append(module.fqn)
+    left_out = (
+        f"; {enumerated(others, _NAMED)} {by_number(others, 'was', 'were')} left out"
+    )
+    return _NoLinear(
+        name=optional(name, when=is_other),
+        those=f"{those} are",
+        besides=optional(left_out, when=others),
+    )
 
 
 def _filter(requested: Requested) -> tuple[str, str]:

@@ -40,7 +40,7 @@ def fixes(report: Report) -> list[str]:
         ),
         (
             "bf16_te_no_autocast",
-            "Transformer Engine's layers ran outside",
+            "their operators are Transformer Engine's, outside its FP8 autocast",
             "te.autocast",
         ),
         ("bf16_compiled", "0 of 15 linear layers were converted", "`fp8verify doctor`"),

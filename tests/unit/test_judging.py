@@ -10,7 +10,7 @@ import pytest
 from msgspec.structs import replace
 
 from fp8verify import Policy, Report, assert_fp8_active, assert_gemm_precision, inspect
-from fp8verify.model.verdict import ExpectedReport, Finding
+from fp8verify.model.verdict import CountedGemms, ExpectedReport, Finding
 from fp8verify.report import REPORT_FORMS
 from fp8verify.report.forms import render
 from fp8verify.terms import Severity, Verdict
@@ -37,6 +37,13 @@ def gemms(
 
 
 LESS = Policy(min_share=0.25)
+
+
+def summary(*, short: bool, lacking: int = 0) -> Any:
+    """Return a rank that may fall short of a share, and lacks so many of ten GEMMs."""
+    counted = CountedGemms(expected=10, lacking=lacking)
+    rank = SimpleNamespace(counted=counted)
+    return SimpleNamespace(falls_short=lambda _: short, rank=rank, kernels={"fp8": 1})
 
 
 @pytest.mark.parametrize(
@@ -69,13 +76,24 @@ def test_the_exit_code_and_why(
     expected: tuple[int, bool, str],
     build: TraceBuilder,
 ) -> None:
-    rank: Any = SimpleNamespace(falls_short=lambda _: short)
+    rank: Any = summary(short=short)
     grave = [replace(finding(0), code=code, severity=Severity.ERROR) for code in errors]
     report = replace(
         build.report(), verdict=Verdict(verdict), findings=(*grave, finding(0))
     )
     judged = with_exit_code(report, [rank], policy)
     assert (judged.exit_code, judged.fails, judged.exit_reason) == expected
+
+
+@pytest.mark.parametrize(
+    ("lacking", "words"), [(5, ""), (6, ", though 6 of 10 GEMMs lack FP8")]
+)
+def test_a_run_that_lacks_most_does_not_pass_without_a_word(
+    build: TraceBuilder, lacking: int, words: str
+) -> None:
+    report = replace(build.report(), verdict=Verdict.PARTIAL, findings=())
+    judged = with_exit_code(report, [summary(short=True, lacking=lacking)], Policy())
+    assert judged.exit_reason == f"PARTIAL passes without --strict{words}"
 
 
 @pytest.mark.parametrize(

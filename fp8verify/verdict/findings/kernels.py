@@ -18,12 +18,13 @@ from fp8verify.model.verdict import Finding
 from fp8verify.terms import Precision, Role
 from fp8verify.text import counted, listed, patterns
 from fp8verify.thresholds import MANY_MISNAMED, MANY_OPAQUE, NEGLIGIBLE, PROOF_MARGIN
-from fp8verify.verdict.advice import facts_of
+from fp8verify.verdict.advice import Fact, facts_of, those_that_hold
 from fp8verify.verdict.clauses import by_number, first_said, optional
 from fp8verify.verdict.expected import CONVERTED, Requested
 from fp8verify.verdict.findings_table import finding, told
 from fp8verify.verdict.reasons import (
     cause_without_fp8,
+    longest,
     longest_name,
     opaque_share,
     ran_high,
@@ -91,7 +92,7 @@ def without_fp8(rank: RankEvidence, requested: Requested) -> Iterator[Finding]:
         request=request,
         ran=ran,
         cause=optional(f": {cause}", when=cause),
-        such=optional(f", such as {named}", when=named),
+        layer=named or "its first nn.Linear",
     )
     yield from _stored_only(rank, ran)
 
@@ -270,11 +271,12 @@ def unknown_gemms(rank: RankEvidence, _: Requested) -> Iterator[Finding]:
     if not rows:
         return
     is_cut = longest_name(rows).endswith(("...", "…"))
+    is_of_triton = longest(rows).kind.classification.library == "Triton"
     yield finding(
         "unknown-gemm",
         optional("cut", when=is_cut),
         what=unknown_work(rank),
-        holds=facts_of(rank),
+        holds=facts_of(rank) | those_that_hold({Fact.TRITON: is_of_triton}),
     )
 
 

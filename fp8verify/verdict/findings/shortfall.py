@@ -292,11 +292,10 @@ class ShortfallFacts:
             "format": run.requested.name,
             "formats": low_precision_name(self._rank.linear.kernels),
             "share": f"{run.seen}{of_flops(self._work)}",
-            "lacking": f"{self._work:.1%} of {self._whole_work()}{run.seen}",
             "most": self._short.ran.share or 0.0,
             "usual": self._short.usual,
             "lacks_of": self._lacks_of_all(),
-            "took": run.ranks[0].measure.amount(self._time_ns),
+            "took": f"{self._took}{run.seen}",
             "precision": self._precision,
         }
 
@@ -352,11 +351,6 @@ class ShortfallFacts:
         if self.launches == round(ran.high):
             return f"{self.launches} of {round(ran.launches)}"
         return str(self.launches)
-
-    def _whole_work(self) -> str:
-        """Name what a share of work is a share of."""
-        in_flops = all(self._ledger.in_flops[place] for place in self._places)
-        return "all GEMM FLOPs" if in_flops else "all GEMMs"
 
     # ---- what ran where it lacks
 

@@ -18,9 +18,11 @@ from fp8verify.text import shown_size
 from fp8verify.verdict.advice import (
     Fact,
     facts_of,
+    gain_afterwards,
     gain_of_fusing,
     gain_of_graphs,
     those_that_hold,
+    times,
 )
 from fp8verify.verdict.expected import Requested
 from fp8verify.verdict.findings_table import finding, findings_table
@@ -89,13 +91,21 @@ def _pauses(rank: RankEvidence, figures: PayoffReport) -> float:
 
 def _waiting(rank: RankEvidence, waits: str, holds: frozenset[str]) -> Finding:
     """A GPU that waits for longer than FP8 can save."""
+    is_of_library = not holds.isdisjoint((Fact.ENGINE.value, Fact.MEGATRON.value))
+    fuses = Fact.UNFUSED.value in holds and not is_of_library
+    after = gain_afterwards(rank, fuses=fuses)
     return finding(
         "fp8-not-paying",
         "launch-bound",
         waits=waits,
         gain=gain_of_graphs(rank),
-        holds=holds,
+        after=after,
+        holds=holds | _estimated(after),
     )
+
+
+def _estimated(after: str) -> frozenset[str]:
+    return those_that_hold({Fact.ESTIMATED: bool(after)})
 
 
 def _costly(rank: RankEvidence, overhead: TaxReport, saved_ns: float) -> Finding:
@@ -107,6 +117,7 @@ def _costly(rank: RankEvidence, overhead: TaxReport, saved_ns: float) -> Finding
         cause = "slow GEMMs"
         case = "slow-gemms"
     up_to = "up to " if overhead.unfused_us < overhead.time_us else ""
+    after = gain_afterwards(rank, fuses=True)
     saved = f"save at most {saved_ns / 1e6:.1f} ms"
     if saved_ns < 0:
         saved = f"take {-saved_ns / 1e6:.1f} ms more than BF16 ones"
@@ -118,7 +129,8 @@ def _costly(rank: RankEvidence, overhead: TaxReport, saved_ns: float) -> Finding
         cast_ms=overhead.time_us / 1e3,
         saved=saved,
         gain=gain_of_fusing(rank),
-        holds=facts_of(rank),
+        after=after,
+        holds=facts_of(rank) | _estimated(after),
     )
 
 
@@ -148,9 +160,16 @@ def fp8_gemm_slow(rank: RankEvidence, requested: Requested) -> Iterator[Finding]
         bf16=worst.bf16_tflops,
         kernel=worst.total.kind.name.partition("(")[0][:80],
         others=f", and in {len(slow) - 1} more sizes" if len(slow) > 1 else "",
-        lost_ms=lost_ns / 1e6,
+        lost=_lost(lost_ns, len(rank.trace.steps)),
         line=line,
     )
+
+
+def _lost(lost_ns: float, steps: int) -> str:
+    """Say how much time is lost, in a step where there are several."""
+    if steps > 1:
+        return f"{lost_ns / steps / 1e6:.1f} ms per step"
+    return f"{lost_ns / 1e6:.1f} ms"
 
 
 def _without_fbgemm(kernel: str, requested: Requested) -> int:
@@ -212,8 +231,16 @@ def attention_unfused(rank: RankEvidence, _: Requested) -> Iterator[Finding]:
         ),
         ms=totals.total_ns / 1e6,
         of_gpu=of_gpu,
+        gain=_gain_without(of_gpu),
         holds=facts_of(rank),
     )
+
+
+def _gain_without(share: float) -> str:
+    """Say how much faster the GPU is at most without what takes a share of its time."""
+    if share >= limits.NEARLY_ALL:
+        return ""
+    return f", for GPU work up to about {times(1 / (1 - share))} as fast as now"
 
 
 def scalar_all_reduces(rank: RankEvidence, _: Requested) -> Iterator[Finding]:
