@@ -33,7 +33,8 @@ class LayerLine(_Row, frozen=True, eq=False):
     """A log line about single layers.
 
     Attributes:
-        select: how its names select modules, as `LayerClaim.select`.
+        select: how its names select modules: "name", "part" of a name, or "blocks", as
+            `LayerClaim` of `logs/statements.py` explains.
         word: a lower-case word of every such line.
         line: the expression, with groups `path` or `names`, and `new` and `old`, `key` or `type`.
     """

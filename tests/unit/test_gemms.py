@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections import Counter
 
+import pytest
+
 from fp8verify.analysis.gather import gather
 from fp8verify.analysis.gemms import gemm_totals
 from tests.hand_built import BF16, BF16_KERNEL, FP8, FP8_KERNEL, TraceBuilder
@@ -60,3 +62,12 @@ def test_each_step_keeps_its_own_rows(build: TraceBuilder) -> None:
     build.step(1).launch(BF16_KERNEL).step(2).launch(BF16_KERNEL).launch(BF16_KERNEL)
     rows = gather(build.read()).gemms
     assert sorted((row.step, row.calls) for row in rows) == [(0, 1), (1, 2)]
+
+
+@pytest.mark.parametrize(("us", "known"), [(1, True), (2, False)])
+def test_flops_are_quoted_if_a_thousandth_of_gemm_time_has_no_shapes(
+    build: TraceBuilder, us: float, *, known: bool
+) -> None:
+    build.linear(64, 32, 16, fp8=True, us=333).launch(FP8_KERNEL, us=us)
+    share = build.report().gemm.fp8_share_of_flops
+    assert share == (1.0 if known else None)

@@ -12,6 +12,7 @@ import pytest
 from fp8verify.errors import InputError
 from fp8verify.trace import read_trace, source
 from fp8verify.trace.kineto import collector
+from fp8verify.trace.tables import Health
 from tests.unit.trace_events import as_document, kernel_names, read_bytes, sample
 
 ALL = ["gemm_a", "gemm_b", "gemm_c"]
@@ -218,3 +219,11 @@ def test_kernels_that_a_trace_holds_twice_are_named() -> None:
     assert not [
         one for one in read_bytes(as_document(events)).remarks if "twice" in one
     ]
+
+
+@pytest.mark.parametrize(("skipped", "damaged"), [(10, False), (11, True)])
+def test_more_than_a_tenth_that_cannot_be_read_may_outweigh_the_rest(
+    skipped: int, *, damaged: bool
+) -> None:
+    health = Health(events=100 - skipped, skipped_events=skipped)
+    assert health.too_damaged is damaged
