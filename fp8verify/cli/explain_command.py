@@ -123,6 +123,7 @@ def _as_text(name: str) -> str:
     """Return what a code, a word, an error message or the name of a kernel means."""
     from fp8verify.kernels import decode
     from fp8verify.kernels.code_of_file import explained, is_code_file
+    from fp8verify.logs.failures import operands_of
     from fp8verify.text import printable
 
     if is_code_file(name):
@@ -138,6 +139,8 @@ def _as_text(name: str) -> str:
         if cause.is_certain:
             doubt = ""
         lines = [printable(cause.text), f"  a cause:  {doubt}{known.cause}"]
+        if told := operands_of(name):
+            lines.append(f"  note:     {told}")
         lines += [f"  next:     {known.remedy}", f"  evidence: {known.evidence}"]
         if known.check:
             lines.append(
@@ -183,10 +186,13 @@ def _is_unknown_message(name: str) -> bool:
 
 
 def _as_unknown(message: str) -> str:
-    from fp8verify.logs.failures import nearest
+    from fp8verify.logs.failures import about, nearest
     from fp8verify.text import printable
 
     lines = [printable(message.strip()[:300]), "  not in the list of messages"]
+    told = about(message)
+    if told:
+        lines.append(f"  its words:     {told}")
     near = nearest(message)
     if near is not None:
         lines.append(f"  nearest known: {near.cause}")

@@ -219,6 +219,33 @@ def _words_of(text: str) -> set[str]:
     return {word.lower() for word in re.findall(r"[A-Za-z_]\w{3,}", text)} - _COMMON
 
 
+# cudaDataType_t and hipDataType, by which torch names the operands of a GEMM that failed.
+_OPERANDS = {
+    "0": "FP32", "1": "FP64", "2": "FP16", "3": "INT8", "14": "BF16", "28": "FP8 (E4M3)",
+    "29": "FP8 (E5M2)", "33": "FP4 (E2M1)", "1000": "FP8 (E4M3)", "1001": "FP8 (E5M2)",
+}  # fmt: skip
+_OPERAND_TYPE = re.compile(r"\babType (\d{1,4})\b")
+_LOW_WORDS = re.compile(
+    r"(?i)fp8|float_?8|f8e[45]m|e4m3|e5m2|e8m0|fp4|float_?4|e2m1|mx_?fp|nvfp|transformer.?engine|torchao"
+    r"|scaled_mm|quanti[sz]|amax|deep_?gemm|\bte\b|msamp|8.?bit|int8|(?:cu|roc|hip)blas|cutlass|gemm|matmul|low.?precision|recipe"
+)
+
+
+def operands_of(message: str) -> str:
+    """Return the format of the operands that a message of torch tells by number, "" if none."""
+    operands = _OPERAND_TYPE.search(message)
+    if operands and operands[1] in _OPERANDS:
+        return f"the operands of its GEMM are {_OPERANDS[operands[1]]} (abType {operands[1]})"
+    return ""
+
+
+def about(message: str) -> str:
+    """Return what the words of a message tell about its format, "" if nothing."""
+    if _LOW_WORDS.search(message) is None:
+        return "no word of it is about FP8 or another low-precision format"
+    return operands_of(message)
+
+
 def failure_notes(logs: Iterable[Path]) -> Iterator[str]:
     """Yield one sentence for each known cause that the logs of a failed run tell."""
     for log in logs:

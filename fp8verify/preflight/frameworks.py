@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from difflib import get_close_matches
 from functools import cache
-from itertools import islice, zip_longest
+from itertools import chain, islice, zip_longest
 from typing import Any, NamedTuple
 
 from fp8verify.preflight.documents import Document
@@ -214,12 +214,25 @@ def _misspelled(row: Row, document: Document) -> dict[str, Any]:
         if not _PLAIN.fullmatch(sign):
             continue
         for key in islice(document.values, _COMPARED):
-            if is_path_slip(key, sign):
+            # `train` is no slip of `trainer`: another framework has it.
+            is_name = _names_of_signs().issuperset(key.split("."))
+            if is_path_slip(key, sign) and not is_name:
                 meant[sign] = document.values[key]
     sections = {sign.partition(".")[0] for sign in meant}
     if len(sections) == 1:
         return meant
     return {}
+
+
+@cache
+def _names_of_signs() -> frozenset[str]:
+    """Return the parts of all names by which frameworks are recognized."""
+    names: set[str] = set()
+    for row in frameworks().values():
+        for sign in [*row.get("marks", ()), *chain.from_iterable(row.get("signs", ()))]:
+            for name in sign.split("|"):
+                names.update(name.split("."))
+    return frozenset(names)
 
 
 def _canonical(key: str, row: Row) -> str:

@@ -177,3 +177,25 @@ def test_a_setting_that_begins_as_a_kernel_does_is_none(line: str) -> None:
     result = CliRunner().invoke(explain_command, [line])
     assert result.exit_code == 3
     assert "not in the list of messages" in result.output
+
+
+@pytest.mark.parametrize(
+    ("message", "told"),
+    [
+        ("RuntimeError: expected scalar type Float but found Half", "no word of it is about FP8"),
+        ("RuntimeError: rocblas_invoke: rocBLAS call failed with status 2", ""),
+        ("error: HIPBLAS_STATUS_INTERNAL_ERROR when calling hipblasLtMatmul abType 0 cType 0",
+         "operands of its GEMM are FP32"),
+        ("error: CUBLAS_STATUS_INVALID_VALUE when calling cublasLtMatmul abType 28 cType 14",
+         "operands of its GEMM are FP8 (E4M3)"),
+    ],
+)  # fmt: skip
+def test_what_the_words_of_a_message_tell_about_its_format(
+    message: str, told: str
+) -> None:
+    shown = CliRunner().invoke(explain_command, [message]).output
+    if told:
+        assert told in shown
+    else:
+        assert "no word" not in shown
+        assert "operands" not in shown

@@ -39,6 +39,13 @@ _GENERATION = re.compile(
 _RECIPE_KEY = re.compile(
     r"recipe|format|precision|dtype|scaling|quant|(?:^|[._-])fp[48]$", re.IGNORECASE
 )
+# Keys that ask for FP8 whatever reads them, and for the library that may multiply in it.
+_BY_NAME = re.compile(
+    r"(?i)(?:^|[._-])(?:(?:use|enable|with|do)[_-])?(?:fp8|float8)(?:[_-](?:training|linear|enabled))?$"
+    r"|(?:^|[._-])(?:mixed[_-]|low[_-]|train(?:ing)?[_-])?precision(?:[_-](?:mode|type))?$"
+)
+_ENGINE = re.compile(r"(?i)transformer[_-]?engine")
+_ENGINE_IMPLEMENTATION = re.compile(r"(?i)(?:impl|backend|engine)$")
 _SHOWN = 3
 _WIDTH = 60
 
@@ -273,8 +280,14 @@ def _unread(document: Document, found: Sequence[Mention]) -> Check:
             what = "no line mentions FP8"
         return said("fp8-mentioned/source", path, line, what=what)
     if not found:
+        engine = _asks_for_engine(document)
+        if engine:
+            return said(
+                "fp8-mentioned/engine", path, document.lines.get(engine), key=engine
+            )
         return said("config-not-recognized", path)
-    what = f"{_spoken(found)}; its framework is not recognized"
+    what = _by_name(found) or _spoken(found)
+    what += "; its framework is not recognized"
     if framework := launched_by(document):
         what = f"{framework}: {_spoken(found, ' where no rule reads it')}"
     elif all(one.of_generation for one in found):
@@ -284,6 +297,32 @@ def _unread(document: Document, found: Sequence[Mention]) -> Check:
         what += "; its framework is not recognized"
     what += _decided_later(document)
     return said("fp8-mentioned", path, line, what=what)
+
+
+def _by_name(found: Sequence[Mention]) -> str:
+    """Return that settings ask for FP8 by what they are called, "" if none of them does."""
+    asking = []
+    for mention in found:
+        key, _, value = mention.text.partition(": ")
+        is_on = truth(value) is True or _FP8.search(value) is not None
+        if is_on and _BY_NAME.search(key) and not mention.of_generation:
+            asking.append(mention)
+    if not asking:
+        return ""
+    return (
+        f"asks for FP8 by its name ({_told(asking)}); whether that multiplies in FP8 or only "
+        "stores it is not known here"
+    )
+
+
+def _asks_for_engine(document: Document) -> str:
+    """Return the key by which a file that does not mention FP8 asks for Transformer Engine."""
+    for key, value in document.values.items():
+        if _ENGINE.search(key) and truth(value) is True:
+            return key
+        if _ENGINE_IMPLEMENTATION.search(key) and _ENGINE.search(str(value)):
+            return key
+    return ""
 
 
 def _told_of_code(requests: Sequence[CodeRequest], text: str) -> str:
@@ -305,7 +344,7 @@ def _formats(
         found = []
         for mention in mentioned:
             plain = mention.text.lower().replace("_", "")
-            if fmt in plain:
+            if fmt in plain and "emulat" not in plain:
                 found.append(mention)
         gpus = [gpu.name for gpu in facts.gpus if trains_in(gpu, fmt) is False]
         if found and gpus:
