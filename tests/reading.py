@@ -23,6 +23,7 @@ def faults(report: Report) -> Iterator[str]:
     yield from _said_twice(page)
     yield from _without_whole(page)
     yield from _of_two_wholes(page)
+    yield from _of_two_measures(page)
     yield from _hidden(report)
 
 
@@ -57,6 +58,16 @@ def _of_two_wholes(page: Page) -> Iterator[str]:
     for _, whole in others:
         if int(whole) > int(first[1]):
             yield f"of two wholes: {page.sentence}"
+
+
+def _of_two_measures(page: Page) -> Iterator[str]:
+    """Yield a sentence and a line of the kernels that give shares of the work in two measures."""
+    told = [page.sentence, *(note.text for note in page.sources)]
+    measures: set[str] = set()
+    for text in told:
+        measures.update(re.findall(r"% of (?:\S+ ){0,3}?GEMM (time|FLOPs)", text))
+    if len(measures) > 1:
+        yield f"of two measures: {' '.join(told)}"
 
 
 def _hidden(report: Report) -> Iterator[str]:

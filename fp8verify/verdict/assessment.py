@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import filterfalse
 from typing import NamedTuple
@@ -269,7 +270,7 @@ def _as_found(verdict: Verdict, findings: Sequence[Finding]) -> Opinion | None:
 
 def _rest(findings: Sequence[Finding], requested: Requested) -> str:
     """Say why the share is not all: legs or layers that were left out by design."""
-    by_design = map(_message, filter(_is_left_by_design, findings))
+    by_design = map(_without_share, filter(_is_left_by_design, findings))
     cause = logged_cause(requested) or next(by_design, "")
     return cause or counted_cause(requested)
 
@@ -278,8 +279,13 @@ def _is_left_by_design(found: Finding) -> bool:
     return found.severity is Severity.INFO and viewed(found, "rest")
 
 
-def _message(found: Finding) -> str:
-    return found.message
+# As `of_flops` writes it.
+_OF_FLOPS = re.compile(r", [\d.]+% of GEMM FLOPs")
+
+
+def _without_share(found: Finding) -> str:
+    """Return what a finding says, for a sentence that has a share of its own."""
+    return _OF_FLOPS.sub("", found.message)
 
 
 def _settling(

@@ -108,12 +108,11 @@ class RankSummary:
         """Return a time over that of all GEMMs of layers."""
         return time_us / (self.total or 1)
 
-    def less_than_half(self) -> str:
-        """Say of what less than half ran in low precision, where its share does not show it."""
-        is_shown = self.rank.expected is not None or self.share < HALF
-        if self.rank.low_share is None or is_shown:
-            return "less than half"
-        return f"{about(self.rank.low_share)} of GEMM FLOPs, less than half"
+    @property
+    def is_less_in_flops(self) -> bool:
+        """Whether less than half ran in low precision by its FLOPs, and not by its time."""
+        low = self.rank.low_share
+        return low is not None and low < HALF <= self.share
 
     def expectation(self, policy: Policy) -> ExpectedReport | None:
         """Return what was to run in low precision, if the rank is judged by it."""
@@ -316,10 +315,13 @@ def _share_of_work(summary: RankSummary, *, in_time: bool = False) -> str:
     That is the share of FLOPs where it is known how much of these was expected, else of time.
     """
     expected = summary.rank.expected
+    flops = summary.rank.low_share if summary.is_less_in_flops else None
+    if expected is not None:
+        flops = expected.measured_share_of_flops
     whole = whose_gemms(summary)
-    if expected is None or in_time:
+    if flops is None or in_time:
         return f"{about(summary.share)} of {whole} {summary.measure}"
-    return f"{about(expected.measured_share_of_flops)} of {whole} FLOPs"
+    return f"{about(flops)} of {whole} FLOPs"
 
 
 def gemms_of_layers(ranks: Sequence[RankReport]) -> str:
@@ -587,13 +589,15 @@ def active_ranks(
     kernels = _kernels_of(summaries)
     low = low_precision_count(kernels)
     total = sum(kernels.values())
-    least = min(summaries, key=lambda summary: summary.share)
+    least = min(summaries, key=_least_share)
     of_work = _share_of_work(least)
-    has_least = f"{least.rank.label} has least ({of_work})"
+    are_alike = len(set(map(_share_of_work, summaries))) == 1
+    of_each = of_work.replace(" its ", " each one's ")
     share = (
         (low == total, ""),
         (len(summaries) == 1, f" ({of_work})"),
-        (True, f"; {has_least}"),
+        (are_alike, f" ({of_each})"),
+        (True, f"; {least.rank.label} has least ({of_work})"),
     )
     where = (
         (len(summaries) == 1, least.rank.label),
@@ -605,6 +609,12 @@ def active_ranks(
     did = did_as_expected(summaries) or ran_low
     said = f"{did} on {first_said(where)}{in_steps(summaries)}{first_said(share)}"
     return f"{said}{apart(least)}{that_do_not_count(forward_only)}"
+
+
+def _least_share(summary: RankSummary) -> float:
+    """Return the share of the work of a rank that a sentence names."""
+    expected = summary.rank.expected
+    return summary.share if expected is None else expected.measured_share_of_flops
 
 
 def _on_some(

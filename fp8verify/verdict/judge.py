@@ -172,9 +172,8 @@ class _Case:
     def below(self) -> Opinion:
         """As its share says."""
         asked = self._policy.min_share
-        if asked is None:
-            limit = self._summary.less_than_half()
-        else:
+        limit = "less than half"
+        if asked is not None:
             limit = f"below --min-share {asked:.0%}"
         in_time = asked is not None
         said = headline.below(self._summary, limit, self._known, in_time=in_time)
