@@ -169,11 +169,25 @@ class _Screen:
         if not page.verdict:
             return []
         verdict = (page.verdict, f"bold {_STYLES[page.tone]}")
-        run = printable(" · ".join(page.run))
+        run = self._run_in_lines()
         first = Text.assemble(verdict, "  ", (run, "dim"))
         if not page.sentence:
             return self._lines(first)
         return self._lines(first, Text(printable(page.statement)))
+
+    def _run_in_lines(self) -> str:
+        """Return what was run; a line that is too long ends between two parts of it."""
+        page = self._page
+        run = ""
+        room = self._width - cell_len(page.verdict) - _GAP
+        for part in map(printable, page.run):
+            longer = f"{run} · {part}" if run else part
+            last = longer.rpartition("\n")[2]
+            if run and cell_len(last) > room:
+                longer = f"{run} ·\n{part}"
+                room = self._width
+            run = longer
+        return run
 
     def _below(self, part: Grid | str | None) -> list[str]:
         """Return the lines of a part under an empty one."""
