@@ -256,7 +256,40 @@ def _of_two_coordinates(proof: Proof) -> list[_ProofLine]:
         lines.append(line)
     lines.sort(key=_is_whole_line)
     lines.sort(key=_PlaceOfValue(proof.rows))
+    if proof.coordinate.startswith("rank, "):
+        return _with_equal_ranks(lines)
     return lines
+
+
+def _with_equal_ranks(lines: Iterable[_ProofLine]) -> list[_ProofLine]:
+    """Join the lines of ranks that ran alike: "ranks 0, 2, fprop, dgrad (each)"."""
+    alike: dict[Hashable, list[_ProofLine]] = defaultdict(list)
+    for line in lines:
+        rank, _, others = line.name.partition(", ")
+        number = rank.removeprefix("rank ")
+        look: Hashable = line.name
+        if number.isdecimal() and _is_whole(line.row):
+            look = (others, *_ran(line.row))
+        alike[look].append(line)
+    joined = []
+    for same in alike.values():
+        line = same[0]
+        if len(same) > 1:
+            line = _line_of_ranks(same)
+        joined.append(line)
+    return joined
+
+
+def _line_of_ranks(lines: Sequence[_ProofLine]) -> _ProofLine:
+    """Return one line for those of several ranks, whose figures are those of each."""
+    numbers = []
+    rows: list[ProofRow] = []
+    for line in lines:
+        rank, _, others = line.name.partition(", ")
+        numbers.append(int(rank.removeprefix("rank ")))
+        rows += line.rows
+    name = f"{label_of_ranks(numbers)}: {others}"
+    return _line_of_each(name, rows)
 
 
 class _PlaceOfValue:
@@ -300,6 +333,9 @@ def _called(rows: Sequence[ProofRow], proof: Proof) -> str:
         for row in rows:
             _, _, leg = row.value.partition(", ")
             legs.append(leg)
+        every = {row.value.partition(", ")[2] for row in proof.rows}
+        if len(legs) > _FEW and every == set(legs):
+            return "all legs"
         return ", ".join(legs)
     are_sizes = all(_SIZE.search(row.value) for row in proof.rows)
     kind = f"{second}s"
@@ -333,7 +369,7 @@ def _legs_alike(rows: Sequence[ProofRow]) -> list[_ProofLine]:
     return lines
 
 
-def _ran(row: ProofRow) -> Hashable:
+def _ran(row: ProofRow) -> tuple[object, ...]:
     """Return what ran in a row, and whether that fell short."""
     return (
         row.low,
@@ -357,7 +393,7 @@ def _ranks_alike(rows: Iterable[ProofRow]) -> list[_ProofLine]:
     """Return a line for all ranks that ran as many GEMMs in each precision: "0-6"."""
     alike: dict[Hashable, list[ProofRow]] = defaultdict(list)
     for row in rows:
-        look = _ran(row)
+        look: Hashable = _ran(row)
         if not _number_of(row).isdecimal():  # a rank without one is called by its file
             look = row.value
         alike[look].append(row)

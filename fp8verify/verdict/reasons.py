@@ -158,7 +158,9 @@ def unknown_work(rank: RankEvidence) -> str:
     where = (
         f"{share:.1%} of GEMM {rank.measure.name} is in kernels of unknown precision"
     )
-    return f"{where}, most of it in {short_name(longest_name(rows))}"
+    names = {row.kind.name for row in rows}
+    how_much = "all" if len(names) == 1 else "most"
+    return f"{where}, {how_much} of it in {short_name(longest_name(rows))}"
 
 
 def short_name(name: str) -> str:

@@ -53,3 +53,24 @@ def test_a_rank_without_a_number_keeps_its_own_line() -> None:
     ranks = [replace(rank, rank=None) for rank in report.ranks]
     text = replace(report, ranks=tuple(ranks)).to_text(verbose=True)
     assert all(f"rank{number}.json.gz\n" in text for number in range(8))
+
+
+def test_equal_ranks_are_one_line_along_their_legs() -> None:
+    report = of_eight_ranks()
+    assert report.proof is not None
+    good_row = report.proof.rows[0]
+    rows = []
+    for number in range(3):
+        for leg in ("fprop", "dgrad", "wgrad"):
+            row = replace(good_row, value=f"rank {number}, {leg}", low=90, high=0)
+            rows.append(row)
+    rows[4] = replace(rows[4], low=0, high=90, short=True)
+    proof = replace(report.proof, coordinate="rank, leg", rows=tuple(rows))
+    text = replace(report, proof=proof).to_text()
+    lines = text.split("\n\n")[1].splitlines()[1:]
+    names = [line.partition("  ")[0] for line in lines]
+    assert names == [
+        "rank 1, dgrad",
+        "rank 1, fprop, wgrad",
+        "ranks 0, 2: all legs (each)",
+    ]
