@@ -38,6 +38,7 @@ def _said(folder: Path, text: str) -> str:
          "MXFP8 by Transformer Engine (Megatron Core), line 1"),
         ("converters=[MXFP8LinearConverter.Config(model_compile_enabled=True)]\n",
          "MXFP8 by torchao (torchtitan), line 1"),
+        ("c = Float8Config(scaling_granularity_gemm=ScalingGranularity.TILEWISE)\n", "FP8 by XTuner, line 1"),
     ],
 )  # fmt: skip
 def test_a_line_that_asks_for_low_precision_is_told(
@@ -70,3 +71,8 @@ def test_layers_of_transformer_engine_without_an_autocast_are_told(
 ) -> None:
     said = _said(tmp_path, "import transformer_engine.pytorch as te\nte.Linear(8, 8)\n")
     assert "no line of it opens Transformer Engine's autocast" in said
+
+
+def test_fp8_for_generation_alone_is_told_as_such(tmp_path: Path) -> None:
+    said = _said(tmp_path, 'a = C(vllm_llm_kwargs={"quantization": "fp8"})\n')
+    assert said.startswith("FP8 for generation only (line 1")

@@ -44,6 +44,7 @@ _BY_NAME = re.compile(
     r"(?i)(?:^|[._-])(?:(?:use|enable|with|do)[_-])?(?:fp8|float8)(?:[_-](?:training|linear|enabled))?$"
     r"|(?:^|[._-])(?:mixed[_-]|low[_-]|train(?:ing)?[_-])?precision(?:[_-](?:mode|type))?$"
 )
+_REMARK = re.compile(r"\s*(?:#(?!!)|//|rem\b|::|;)", re.IGNORECASE)
 _ENGINE = re.compile(r"(?i)transformer[_-]?engine")
 _ENGINE_IMPLEMENTATION = re.compile(r"(?i)(?:impl|backend|engine)$")
 _SHOWN = 3
@@ -83,7 +84,10 @@ def asked(facts: Facts) -> Iterator[Check]:
         is_python = document.kind == "python"
         # What a script does is told by its model, if that was built.
         told_by_model = is_python and facts.model and facts.model.modules
-        is_asked = (is_python or document.path in named) and not facts.asks
+        is_whole = is_python or document.path in named
+        if document.kind == "arguments" and not facts.configs:
+            is_whole = True  # nothing else tells what the run asks for
+        is_asked = is_whole and not facts.asks
         if (found or is_asked) and not told_by_model:
             yield _unread(document, found)
         if not is_python:  # which may have a branch for each GPU
@@ -272,6 +276,8 @@ def _unread(document: Document, found: Sequence[Mention]) -> Check:
         if requests:
             what = _told_of_code(requests, document.text)
             line = requests[0].line
+        elif found and all(one.of_generation for one in found):
+            what = f"FP8 for generation only ({_told(found)}), which says nothing of training"
         elif found:
             what = _spoken(found)
             if uses_transformer_engine(document.text):
@@ -285,7 +291,7 @@ def _unread(document: Document, found: Sequence[Mention]) -> Check:
             return said(
                 "fp8-mentioned/engine", path, document.lines.get(engine), key=engine
             )
-        return said("config-not-recognized", path)
+        return _unmentioned(document)
     what = _by_name(found) or _spoken(found)
     what += "; its framework is not recognized"
     if framework := launched_by(document):
@@ -297,6 +303,23 @@ def _unread(document: Document, found: Sequence[Mention]) -> Check:
         what += "; its framework is not recognized"
     what += _decided_later(document)
     return said("fp8-mentioned", path, line, what=what)
+
+
+def _unmentioned(document: Document) -> Check:
+    """Return what is said of a file of no known framework, none of whose settings is about FP8."""
+    path = document.path
+    for number, text in enumerate(document.text.splitlines(), start=1):
+        if _REMARK.match(text) and _FP8.search(text):
+            remark = _mention(number, text.strip(), text)
+            more = f", a remark speaks of it ({remark})"
+            return said("config-not-recognized", path, number, more=more)
+    more = ""
+    launcher = launched_by(document)
+    if document.elsewhere:
+        more = f", {document.elsewhere} may"
+    elif launcher:
+        more = f", the configuration of {launcher} may"
+    return said("config-not-recognized", path, more=more)
 
 
 def _by_name(found: Sequence[Mention]) -> str:
