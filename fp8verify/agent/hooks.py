@@ -97,6 +97,7 @@ class Observer:
             self._own_optimizers,
         )
         self._lock = threading.RLock()
+        self._followed = 0  # steps after which all that was due is done
         self._postponed = False
         self._reads_versions = False
         self._versions: dict[int, int] = {}
@@ -278,11 +279,7 @@ class Observer:
         if not self._lock.acquire(timeout=PATIENCE_S):
             return  # another thread may need this one to finish what it waits for on the GPU
         try:
-            self.clock.outside.tick(
-                disturbed=self.recorder.disturbs or self.arbiter.busy
-            )
-            self.recorder.after(self.clock.steps)
-            self.clock.outside.resume()
+            self._follow_steps()
         finally:
             self._lock.release()
         # A step of LBFGS calls the script back without end: a window must be able to end inside it.
@@ -291,6 +288,19 @@ class Observer:
         )
         if loops or self.recorder.waits_for_its_thread:
             self._observe_backward()
+
+    def _follow_steps(self) -> None:
+        """Do what is due after each step that is complete: once, and in their order.
+
+        Threads that step at once come here late, or find their step done by another one.
+        """
+        while self._followed < self.clock.steps:
+            self._followed += 1
+            self.clock.outside.tick(
+                disturbed=self.recorder.disturbs or self.arbiter.busy
+            )
+            self.recorder.after(self._followed)
+            self.clock.outside.resume()
 
     def _catch_up(self) -> None:
         """Do what was put off until the backward pass or the replay with the step was over."""

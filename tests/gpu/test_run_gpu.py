@@ -198,3 +198,15 @@ def test_updates_after_a_replayed_backward_pass_are_counted(tmp_path: Path) -> N
     assert clock["steps_seen"] == 9
     assert annotations(trace, "ProfilerStep#") == ["4", "5"]
     assert verified.report["gemm"]["kernels"]
+
+
+@pytest.mark.parametrize("where", ["main", "threads"])
+def test_a_run_that_ends_while_its_window_is_prepared_ends_as_plain(
+    where: str, tmp_path: Path
+) -> None:
+    for number in range(4):  # CUPTI's own thread crashed most of them, not all
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        script = (SCRIPTS / "ends_early.py", where)
+        verified = verify(folder, "6-7", *script, options=("--exit-zero",))
+        assert (verified.code, verified.stdout) == (0, "done\n"), verified.stderr

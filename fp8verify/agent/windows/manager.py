@@ -139,6 +139,10 @@ class WindowManager:
         return None
 
     @property
+    def _is_prepared(self) -> bool:
+        return self._session is not None and self._session.state == "prepared"
+
+    @property
     def waits_for_its_thread(self) -> bool:
         """Whether a session records that only another thread can stop."""
         return self._lost is not None
@@ -215,6 +219,18 @@ class WindowManager:
                 )
         self._gave_way.clear()
 
+    def _move_late(self, index: int) -> None:
+        """Move a window of which other threads have begun or completed steps by now."""
+        if self.plan.move(index, self._clock.steps):
+            self.record.note(
+                "other threads completed steps while a window was to begin: later steps were chosen "
+                "instead"
+            )
+            return
+        reason = "other threads completed its steps before it could begin"
+        self._drop(reason)
+        self.record.mark(self.plan.windows[index], "skipped", reason)
+
     def _give_way(self, index: int) -> None:
         self.record.mark(self.plan.windows[index], "skipped", profiler.RUNNING)
         self._gave_way.add(index)
@@ -224,7 +240,7 @@ class WindowManager:
             return
         if self._ranges.obstacle() is not None:
             return
-        if self._session is not None:  # two threads stepped at once: it never started
+        if self._session is not None:  # its window moved
             self._session.drop()
         self._session = self._new_session()
         self._window = window
@@ -248,6 +264,9 @@ class WindowManager:
         if obstacle is not None:
             self._drop(obstacle)
             self.record.mark(window, "skipped", obstacle)
+            return
+        if self._clock.steps >= window["first"]:
+            self._move_late(index)
             return
         if self._session is not None and not self._session.on_its_thread:
             self._session.drop()
@@ -349,8 +368,9 @@ class WindowManager:
             self._drop(f"{reason}, its GPU still busy")
         elif session is not None:
             self._close("cut", reason)
-        elif goes_on:
-            self._drop("the watch ended")  # a profiler that is prepared would stay so
+        elif goes_on or (self._is_prepared and profiler.gpu_finishes_within()):
+            # It would stay prepared, and CUPTI's thread then crashes a process that ends.
+            self._drop("the run ended")
         if self._clock.steps:
             self.record.write(ended=True)
 
@@ -361,9 +381,12 @@ class WindowManager:
         )
         self.record.fail(reason)
         self._instruments.call("drop")
-        session = self.recording
+        session = self._session
         self._session = None
-        if session is not None and not session.stop_on_its_thread():
+        if session is not None and session.state == "prepared":
+            with quietly(Exception):  # the GPU may have failed
+                session.drop()
+        elif session is not None and not session.stop_on_its_thread():
             session.stop_when_possible()
         self._ranges.unwatch()
 
