@@ -221,10 +221,10 @@ class Statements:
 
     @property
     def counts(self) -> list[Claim]:
-        """The claims of the log that count how many of how many layers were converted."""
+        """The claims of the log that count converted layers, also if not of how many."""
         counts = []
         for claim in self._requested.said:
-            if claim.converted and claim.total:
+            if claim.converted:
                 counts.append(claim)
         return counts
 

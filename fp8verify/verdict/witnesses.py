@@ -97,19 +97,21 @@ def _by_counts(
     """Yield how many launches of a leg run low, as the log counts the layers."""
     for claim in statements.counts:
         converted = claim.converted or 0
-        total = claim.total or 1
+        total = claim.total
+        if not entries or (total is None and forward < converted):
+            continue
+        # Of how many layers is not known: what ran beyond them may stand for one that never ran.
+        is_sure = forward >= total if total else forward == converted
+        total = total or forward
         # In an execution each layer ran once, unless all ran equally often.
         passes = 1 if forward % total else forward // total
-        if not entries:
-            continue
         # Gradients that are not there may be those of converted layers.
         left_out = passes * (total - converted)
         # What ran beyond the layers of the log is of others.
         high = max(left_out, forward - passes * converted)
-        # Of fewer layers, as of experts, one may have run more often.
-        is_sure = forward >= total
         least = float(len(entries) - high)
-        if not is_sure and launches_of(entries) <= forward:
+        # Of fewer layers, as of experts, one may have run more often.
+        if forward < total and launches_of(entries) <= forward:
             least = float(launches_of(entries) - high)
         yield said(Witness.COUNT, entries, least, is_sure=is_sure)
 

@@ -214,6 +214,25 @@ def test_a_count_in_the_log_is_exact(converted: int, lacks: int) -> None:
     assert [lack.launches for lack in found.lacks.values()] == [1.0] * 3 * lacks
 
 
+@pytest.mark.parametrize(
+    ("converted", "beside", "lacks", "doubted"),
+    [
+        (4, LOW, 3, 3),  # each call is of a converted layer
+        # The call beyond may be of another layer, in place of a converted one that never ran.
+        (3, HIGH, 0, 3),
+        (2, HIGH, 0, 0),
+        (5, LOW, 0, 0),  # of other ranks, or layers that never ran
+    ],
+)
+def test_a_count_of_converted_layers_alone_states_all_that_it_reaches(
+    converted: int, beside: Precision, lacks: int, doubted: int
+) -> None:
+    calls = [whole(LOW), whole(LOW), whole(HIGH), whole(beside, DOWN)]
+    claim = SimpleNamespace(converted=converted, total=None)
+    found = lacking([calls], statements=nothing(counts=[claim]))
+    assert (len(found.lacks), len(found.may_lack)) == (lacks, doubted)
+
+
 def test_a_log_that_leaves_out_the_head_alone_states_the_rest() -> None:
     head = whole(HIGH, (99, 16))
     sound = [whole(LOW), whole(LOW), head]

@@ -140,7 +140,7 @@ class ShortfallFacts:
     def _of_count(self) -> Finding:
         """Say how many GEMMs lack by a count of the log."""
         claim = self._run.statements.counts[0]
-        of = f"{claim.converted} of {claim.total}"
+        of = f"{claim.converted} of {claim.total}" if claim.total else claim.converted
         return finding(
             "layer-not-fp8",
             "counted",
