@@ -99,3 +99,12 @@ def test_the_layers_that_a_log_counts_are_the_cause_if_most_were_left_out(
         build.step(1).linear(64, 32, 16 * (place + 1), fp8=not place)
     log = f"FP8 training enabled - converted {converted}/48 linear layers\n"
     assert build.report(log=log).reason.endswith(cause)
+
+
+def test_of_several_kernels_of_unknown_precision_the_longest_is_named(
+    build: TraceBuilder,
+) -> None:
+    build.launch("triton_tem_fused_mm_3", None, us=30)
+    build.launch("another_gemm_kernel", None, us=10)
+    said = "kernels of unknown precision, most of it in triton_tem_fused_mm_3"
+    assert said in build.report().reason
