@@ -36,6 +36,7 @@ class Expected(NamedTuple):
         names: the modules that it is about, if they are known.
         is_sure: whether the launches are surely those that it is about.
         perhaps: how many are expected if what is open is read strictly.
+        calls: the places of their calls in their programs; none stands for all of the cells.
     """
 
     by: Witness
@@ -47,6 +48,7 @@ class Expected(NamedTuple):
     names: tuple[str, ...] = ()
     is_sure: bool = True
     perhaps: float = 0.0
+    calls: frozenset[int] = frozenset()
 
     @property
     def lacks(self) -> float:
@@ -142,6 +144,7 @@ def expected_of(
         names=tuple(names),
         is_sure=is_sure,
         perhaps=perhaps,
+        calls=frozenset(entry.call for entry in entries),
     )
 
 

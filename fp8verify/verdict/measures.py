@@ -108,7 +108,7 @@ class Measures:
         low = share * self._work(cell)
         if self._ledger.in_flops[cell.rank]:
             return _Work(low, ran.low_work)
-        low_or_lacking = ran.low + self._lacking.lacking(cell)
+        low_or_lacking = ran.low + self._lacking.launches(cell)
         if not low_or_lacking:
             return _Work(0.0, 0.0)
         return _Work(low, low * ran.low / low_or_lacking)
@@ -175,7 +175,7 @@ class Measures:
             counts = low or surely_lacks
             if counts and not self._is_stated(cell):
                 return None
-            lacks = self._lacking.lacking(cell)
+            lacks = self._lacking.launches(cell)
             expected += low + lacks
             lacking += lacks
         if not expected:

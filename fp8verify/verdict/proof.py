@@ -96,5 +96,5 @@ def _launches_that_lack(
             return None
         if may_lack is not None and may_lack.launches > lack.launches:
             return None
-        launches += shortfalls.lacking(cell)
+        launches += lack.launches
     return round(launches) or None

@@ -17,7 +17,6 @@ from fp8verify.verdict.ledger import Cell, Ledger
 from fp8verify.verdict.statements import Statements
 from fp8verify.verdict.witnesses import expectations
 
-_Amounts: TypeAlias = "dict[Witness, float]"
 # The names are the keys: a set that keeps their order.
 _Names: TypeAlias = "dict[Witness, dict[str, None]]"
 _ROUNDING: Final = 1e-9
@@ -128,30 +127,19 @@ class Shortfalls:
                 parts[cell] = amount * launches / whole
         return parts
 
-    def work(self, cell: Cell, lacks: Mapping[Cell, Lack]) -> float:
-        """Return the work that a cell lacks, as a fraction of the rank's."""
-        ran = self.ledger.cells[cell]
-        launches = lacks[cell].launches
-        return launches * ran.work / ran.launches
+    def launches(self, cell: Cell, *, perhaps: bool = False) -> float:
+        """Return how many launches of a cell lack, surely or perhaps."""
+        lack = (self.may_lack if perhaps else self.lacks).get(cell)
+        return 0.0 if lack is None else lack.launches
 
-    def lacking(self, cell: Cell) -> float:
-        """Return how many launches of a cell surely lack: no more than did not run low.
-
-        A witness that says the same by two ways is added up in `lacks`.
-        """
-        if cell not in self.lacks:
-            return 0.0
+    def work(self, cell: Cell, *, perhaps: bool = False) -> float:
+        """Return the work that a cell lacks, surely or perhaps, as a fraction of the rank's."""
         ran = self.ledger.cells[cell]
-        lacks = self.lacks[cell].launches
-        high = ran.launches - ran.low
-        return min(lacks, high)
+        return self.launches(cell, perhaps=perhaps) * ran.work / ran.launches
 
     def _expected(self, cell: Cell) -> float:
         """Return the work that is expected of a cell in low precision."""
-        low = self.ledger.cells[cell].low_work
-        if cell in self.lacks:
-            return low + self.work(cell, self.lacks)
-        return low
+        return self.ledger.cells[cell].low_work + self.work(cell)
 
     def wanted(self, cells: Iterable[Cell]) -> float:
         """Return the work that is expected of some cells in low precision."""
@@ -168,7 +156,7 @@ class Shortfalls:
         lacks = {}
         stated = []
         for cell, lack in self.lacks.items():
-            lacks[cell] = self.work(cell, self.lacks)
+            lacks[cell] = self.work(cell)
             if lack.is_stated:
                 stated.append(cell)
         counting: set[Cell] = set()
@@ -197,12 +185,45 @@ class Shortfalls:
         return 2 * len(found) > len(executions)
 
 
+# Stands for all calls of a cell.
+_EVERY_CALL: Final = frozenset({-1})
+
+
+class _Piece(NamedTuple):
+    """Calls of a cell, and the launches that they lack together."""
+
+    calls: frozenset[int]
+    launches: float
+
+
+class _Amount:
+    """What the calls of a cell lack by one witness, which may speak of some of them twice."""
+
+    def __init__(self) -> None:
+        self._piece_of: dict[int, _Piece] = {}
+
+    def add(self, calls: frozenset[int], launches: float) -> None:
+        """Add what calls lack: of those of which something is known, the more counts."""
+        known = {self._piece_of[call] for call in calls if call in self._piece_of}
+        before = 0.0
+        for piece in known:
+            calls |= piece.calls
+            before += piece.launches
+        joined = _Piece(calls, max(before, launches))
+        self._piece_of.update(dict.fromkeys(calls, joined))
+
+    @property
+    def launches(self) -> float:
+        """What all of them lack."""
+        return sum(piece.launches for piece in set(self._piece_of.values()))
+
+
 class _Lacking:
     """What cells lack, by witness, and which modules each names."""
 
     def __init__(self) -> None:
-        self._amounts: dict[Cell, _Amounts]
-        self._amounts = defaultdict(lambda: defaultdict(float))
+        self._amounts: dict[Cell, dict[Witness, _Amount]]
+        self._amounts = defaultdict(lambda: defaultdict(_Amount))
         self._names: dict[Cell, _Names]
         self._names = defaultdict(lambda: defaultdict(dict))
 
@@ -214,7 +235,8 @@ class _Lacking:
         """Add what one witness finds lacking of each cell."""
         names = dict.fromkeys(one.names)
         for cell, part in parts.items():
-            self._amounts[cell][one.by] += part
+            amount = self._amounts[cell][one.by]
+            amount.add(one.calls or _EVERY_CALL, part)
             self._names[cell][one.by].update(names)
 
     def joined(self) -> dict[Cell, Lack]:
@@ -224,7 +246,7 @@ class _Lacking:
         """
         joined = {}
         for cell, amounts in self._amounts.items():
-            most = max(amounts.values())
+            most = max(amount.launches for amount in amounts.values())
             if most <= _ROUNDING:
                 continue
             joined[cell] = Lack(

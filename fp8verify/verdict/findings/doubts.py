@@ -125,7 +125,7 @@ class Doubts:
         perhaps = [cell for cell in may_lack if cell not in doubted]
         work = 0.0
         for cell in (*perhaps, *doubted):
-            work += lacking.work(cell, lacking.may_lack)
+            work += lacking.work(cell, perhaps=True)
         if perhaps and work > limits.NEGLIGIBLE:
             return self._perhaps(place, perhaps)
         if doubted:

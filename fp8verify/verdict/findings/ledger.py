@@ -170,8 +170,9 @@ class LedgerFindings:
             layer = name_value(self._ranks, cell, "layer")
             step = name_value(self._ranks, cell, "step")
             where[f"{cell.leg.value} of {layer} in {step}"] = None
-            names.update(dict.fromkeys(self.lacking.lacks[cell].names))
-            lacking += self.lacking.lacking(cell)
+            lack = self.lacking.lacks[cell]
+            names.update(dict.fromkeys(lack.names))
+            lacking += lack.launches
         launches = round(lacking)
         yield from told(
             "layer-not-fp8",

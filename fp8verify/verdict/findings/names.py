@@ -137,7 +137,7 @@ class Names:
         names = self._by_order(short)
         if names:
             return abridged(in_sentences(patterns(names)), limits.SHOWN)
-        lacks = {cell: self._lacking.lacking(cell) for cell in short.cells}
+        lacks = {cell: self._lacking.launches(cell) for cell in short.cells}
         blocks = lacking_blocks(self._ledger, lacks, self._statements.blocks)
         numbers = abridged(list(map(str, blocks)), limits.SHOWN_NUMBERS)
         name = by_number(blocks, "block", "blocks")

@@ -164,7 +164,7 @@ class ShortfallFacts:
     def _lacking_of(self, cell: Cell) -> float:
         if self._lack(cell).by == {Witness.OTHERS}:
             return self._ledger.cells[cell].high
-        return self._run.lacking.lacking(cell)
+        return self._lack(cell).launches
 
     def _lack(self, cell: Cell) -> Lack:
         return self._run.lacking.lacks[cell]
@@ -204,8 +204,7 @@ class ShortfallFacts:
         """The work that lacks, as a fraction of a rank's."""
         work = 0.0
         for cell in self._cells:
-            ran = self._ledger.cells[cell]
-            work += self._run.lacking.lacking(cell) * ran.work / ran.launches
+            work += self._run.lacking.work(cell)
         return work / len(self._places)
 
     @cached_property
