@@ -129,7 +129,12 @@ class _Open:
         )
 
     def _settle_vague(self) -> None:
-        """Let what may be dgrad or wgrad be the one that the call lacks, if it has the other."""
+        """Let what may be dgrad or wgrad be the one that the call lacks, if it has the other.
+
+        Not where only the order of the launches says that they are of one call.
+        """
+        if self.size is None and self.tie is not Tie.NUMBER:
+            return
         has_dgrad = Leg.DGRAD in self.legs
         has_wgrad = Leg.WGRAD in self.legs
         if has_dgrad == has_wgrad or Leg.BACKWARD not in self.legs:

@@ -111,6 +111,8 @@ def by_loose_calls(ledger: Ledger, statements: Statements) -> Iterator[Expected]
     for rank, layer, by_leg in _comparable(steps):
         if Leg.UNKNOWN not in by_leg and Leg.FPROP in by_leg:
             yield from _of_step(rank, layer, by_leg, statements)
+            if layer is None and Leg.BACKWARD in by_leg:
+                yield from _beside_vague(by_leg, statements)
 
 
 def _of_step(
@@ -139,6 +141,24 @@ def _of_step(
         for one in _agree(layer, legs, forward, found):
             is_sure = one.is_sure and not is_frozen
             yield one._replace(is_sure=is_sure)
+
+
+def _beside_vague(by_leg: _ByLeg, statements: Statements) -> Iterator[Expected]:
+    """Yield that perhaps no more gradients of a known leg ran high than forward products did.
+
+    More of this leg may be among those that may be dgrad or wgrad. A whole leg in high precision is
+    rather the recipe's.
+    """
+    forward = [one.entry for one in by_leg[Leg.FPROP]]
+    for leg in GRADIENT_LEGS:
+        found = by_leg.get(leg, [])
+        entries = [one.entry for one in found]
+        high = launches_of(entries) - low_of(entries)
+        if statements.leaves_high(leg) or high >= launches_of(forward):
+            continue
+        high_forward = launches_of(forward) - low_of(forward)
+        least = float(launches_of(entries) - high_forward)
+        yield expected_at(Witness.CALL, found, least, is_sure=False)
 
 
 def _groups_of_legs(

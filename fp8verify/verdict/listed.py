@@ -140,7 +140,7 @@ def _exchanged(program: Program) -> dict[Layer, Layer]:
     return exchanged
 
 
-def _joined_legs(by_leg: dict[Leg, list[Entry]]) -> list[tuple[Leg, ...]]:
+def _joined_legs(by_leg: Mapping[Leg, list[Entry]]) -> list[tuple[Leg, ...]]:
     """Return the legs that there are, those of gradients as one where some may be either."""
     if Leg.BACKWARD not in by_leg:
         return [(leg,) for leg in by_leg]
@@ -245,30 +245,60 @@ def _without_sizes(
         return
     is_whole = sum(map(len, by_leg.values())) == len(program.entries)
     has_experts = statements.has_experts(place.rank)
+    if is_whole:
+        yield from _of_whole_list(by_leg, modules, statements)
+    for legs in _joined_legs(by_leg) if not has_experts else ():
+        entries = [entry for leg in legs for entry in by_leg[leg]]
+        least = _least_of_some(legs[-1], entries, modules, statements)
+        yield said(Witness.MODULES, entries, float(least))
+    if not has_experts:
+        yield from _fewer_than_gradients(by_leg, modules, statements)
+    if is_whole and not has_experts:
+        yield from _beside_vague(by_leg, modules, statements)
+
+
+def _of_whole_list(
+    by_leg: Mapping[Leg, list[Entry]],
+    modules: Sequence[ModuleRecord],
+    statements: Statements,
+) -> Iterator[Said]:
+    """Yield how many launches run low at least, where they can be passes through the list."""
+    forward = len(by_leg[Leg.FPROP]) if Leg.FPROP in by_leg else None
+    # Which of the experts ran is open, and whether a router is among the calls.
+    is_sure = not any(map(is_expert, modules))
     for legs in _joined_legs(by_leg):
-        leg = legs[-1]
-        entries = [entry for one in legs for entry in by_leg[one]]
-        high = None
-        if is_whole:
-            forward = None
-            if Leg.FPROP in by_leg:
-                forward = len(by_leg[Leg.FPROP])
-            ran = _counted(leg, entries, forward)
-            high = high_launches(ran, modules, statements)
+        entries = [entry for leg in legs for entry in by_leg[leg]]
+        ran = _counted(legs[-1], entries, forward)
+        high = high_launches(ran, modules, statements)
         if high is not None:
+            least = _all_but(entries, high.most)
+            perhaps = _all_but(entries, high.least)
             yield said(
                 Witness.MODULES,
                 entries,
-                _all_but(entries, high.most),
-                # Which of the experts ran is open, and whether a router is among the calls.
-                is_sure=not has_experts,
-                perhaps=_all_but(entries, high.least),
+                least,
+                is_sure=is_sure,
+                perhaps=perhaps,
             )
-        elif not has_experts:
-            least = _least_of_some(leg, entries, modules, statements)
-            yield said(Witness.MODULES, entries, float(least))
-    if not has_experts:
-        yield from _fewer_than_gradients(by_leg, modules, statements)
+
+
+def _beside_vague(
+    by_leg: Mapping[Leg, Sequence[Entry]],
+    modules: Sequence[ModuleRecord],
+    statements: Statements,
+) -> Iterator[Said]:
+    """Yield that no more gradients of a known leg ran in high precision than the list has.
+
+    More of this leg may be among those that may be dgrad or wgrad.
+    """
+    passes, rest = divmod(len(by_leg.get(Leg.FPROP, ())), len(modules))
+    if rest or Leg.BACKWARD not in by_leg:
+        return
+    for leg in GRADIENT_LEGS:
+        entries = by_leg.get(leg, ())
+        if entries and not statements.leaves_high(leg):
+            high = passes * (len(modules) - statements.low_legs(modules, leg))
+            yield said(Witness.MODULES, entries, _all_but(entries, high))
 
 
 def _least_of_some(

@@ -259,16 +259,17 @@ class Measures:
         cells: Sequence[Cell],
         ran: Tally,
     ) -> float:
-        """Return the share by the list, else that of launches, or that of time where it is more.
+        """Return the share by the list or that of launches, or else of time, whichever is more.
 
-        Few launches may be most of the work, but the less counts where what has no known precision
-        may be most of it. One grouped GEMM is of many experts, and so may be one that only its
-        time shows to be a product: where these ran in high precision, time alone does.
+        Few launches may be most of the work, and the list does not say which of its modules they
+        are of. But the less counts where what has no known precision may be most of it. One grouped
+        GEMM is of many experts, and so may be one that only its time shows to be a product: where
+        these ran in high precision, time alone does.
         """
         rank = self._ranks[place]
         expected = self.expected(place)
         if expected is not None:
-            return expected.measured_share_of_flops
+            return max(ran.low_work, expected.measured_share_of_flops)
         experts = self._ledger.total(cell for cell in cells if cell.layer == EXPERTS)
         if experts.high or _has_hidden_high(rank):
             return rank.share

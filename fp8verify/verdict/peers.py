@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from typing import Final, TypeAlias
 
+from fp8verify.analysis.calls import Tie
 from fp8verify.terms import BACKWARD_LEGS, Leg
 from fp8verify.thresholds import HALF
 from fp8verify.verdict.expectation import (
@@ -32,6 +33,8 @@ from fp8verify.verdict.statements import Statements
 _ALL: Final = -1
 # Ranks, a call, its leg or None for its gradients together, and how many launches it has.
 _Key: TypeAlias = "tuple[int, Slot, Leg | None, int]"
+# Of the calls of a layer, in their order, the work as a share of that of the largest.
+_Pattern: TypeAlias = "tuple[float, ...]"
 
 
 class Peers:
@@ -151,32 +154,44 @@ class Peers:
 
 
 def _irregular(ledger: Ledger) -> set[Layer]:
-    """Return the layers that executions call in other numbers, as experts, where others are not.
+    """Return the layers that executions call otherwise, as experts, where others are not.
 
-    The same slot is of other modules in each.
+    They call them in other numbers, or of as many calls others with the most tokens: the same slot
+    is of other modules in each.
     """
-    counts: dict[Layer, set[int]] = defaultdict(set)
+    patterns: dict[Layer, set[_Pattern]] = defaultdict(set)
     for program in ledger.programs:
-        calls: Counter[Layer] = Counter()
+        work: dict[Layer, list[float]] = defaultdict(list)
         for place in program.forward_calls:
             entry = program.by_call[place][0]
-            calls[entry.slot.layer] += 1
-        for layer, count in calls.items():
-            counts[layer].add(count)
+            work[entry.slot.layer].append(entry.ran.work)
+        for layer, of_layer in work.items():
+            most = max(of_layer) or 1.0
+            shares = tuple(one / most for one in of_layer)
+            patterns[layer].add(shares)
     irregular = set()
-    for layer, found in counts.items():
+    for layer, found in patterns.items():
         if len(found) > 1:
             irregular.add(layer)
-    are_all = len(irregular) == len(counts)
+    are_all = len(irregular) == len(patterns)
     return set() if are_all else irregular
 
 
 def _gradients(program: Program) -> Iterator[list[Entry]]:
-    """Yield the gradients of each call that has any."""
+    """Yield the gradients of each call that has any.
+
+    Those of all calls are one, where only the order of the launches says which call they are of.
+    """
+    loose: list[Entry] = []
     for entries in program.by_call.values():
         found = [entry for entry in entries if entry.leg in BACKWARD_LEGS]
-        if found:
+        is_loose = entries[0].slot.layer is None and entries[0].tie is not Tie.NUMBER
+        if is_loose:
+            loose += found
+        elif found:
             yield found
+    if loose:
+        yield loose
 
 
 # ---- executions that made other calls

@@ -2,13 +2,26 @@
 
 from __future__ import annotations
 
+import random
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from fp8verify import Verdict, inspect
-from tests.laws.runs import ALL_LEGS, DGRAD, FPROP, WGRAD, Layer, Run, write
+from tests.laws.laws import of_run
+from tests.laws.runs import (
+    ALL_LEGS,
+    DGRAD,
+    FPROP,
+    WGRAD,
+    Layer,
+    Run,
+    launches,
+    random_run,
+    write,
+)
 
 _WIDE = 1024
 
@@ -122,3 +135,59 @@ def test_equal_graphs_of_square_layers_are_placed_alike(tmp_path: Path) -> None:
     )
     codes = [finding.code for finding in inspect(write(run, tmp_path)).findings]
     assert "leg-not-fp8" not in codes
+
+
+# ---- gradients whose call only the order of the launches tells
+
+
+def _unsized(form: str, **more: Any) -> Run:
+    hidden = frozenset({"shapes"})
+    extras = frozenset({"recompute"})
+    return Run(_layers(), form=form, hidden=hidden, extras=extras, **more)
+
+
+@pytest.mark.parametrize("form", ["compiled", "reduce-overhead"])
+def test_a_known_gradient_counts_beside_vague_ones(form: str, tmp_path: Path) -> None:
+    """The recipe keeps wgrad in BF16, so only dgrad can lack; in FP8 its names say no leg."""
+    low = frozenset({FPROP, DGRAD})
+    layers = [replace(one, low=one.low & low) for one in _layers()]
+    run = replace(_unsized(form, recipe="wgrad in BF16"), layers=tuple(layers))
+    assert _verdict(run, tmp_path / "sound") is Verdict.ACTIVE
+    flipped = _with_one_in_bf16(run, DGRAD)
+    assert _verdict(flipped, tmp_path / "flipped") is Verdict.PARTIAL
+
+
+@pytest.mark.parametrize("form", ["compiled", "reduce-overhead"])
+def test_a_known_gradient_agrees_with_the_forward_pass(
+    form: str, tmp_path: Path
+) -> None:
+    run = _unsized(form, log="pins", lists=False)
+    assert _verdict(run, tmp_path / "sound") is Verdict.ACTIVE
+    flipped = _with_one_in_bf16(run, DGRAD)
+    assert _verdict(flipped, tmp_path / "flipped") is Verdict.INCONCLUSIVE
+
+
+def test_half_of_the_launches_are_enough_without_sizes(tmp_path: Path) -> None:
+    """A large head in BF16: by the sizes of the list it is more than half of the work."""
+    head = Layer("lm_head", 32768, _WIDE, frozenset())
+    run = Run((*_layers()[:-1], head), hidden=frozenset({"shapes"}))
+    low, every = launches(run)
+    assert low > every / 2
+    assert _verdict(run, tmp_path) is Verdict.ACTIVE
+
+
+@pytest.mark.parametrize(
+    ("seed", "law"),
+    [
+        pytest.param(501229, "sound", id="a count beside gradients paired by order"),
+        pytest.param(500446, "sound", id="as many experts in each step, but others"),
+        pytest.param(501842, "flip", id="wgrad in one step of compiled code"),
+        pytest.param(501018, "flip", id="dgrad in one step of a replay"),
+    ],
+)
+def test_random_runs_that_once_broke_a_law(seed: int, law: str, tmp_path: Path) -> None:
+    run = random_run(random.Random(seed).choice)
+    choose = random.Random(f"{law} {seed}").choice
+    found = list(of_run(run, law, f"random {seed}", choose, tmp_path))
+    assert found
+    assert [one.broken for one in found] == [None] * len(found)
