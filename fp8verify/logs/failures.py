@@ -20,6 +20,12 @@ MAX_LINE = 4096
 _WARNING = re.compile(
     r"(?i)\bwarning\b|won't convert|hit config\.|lowering|target: aten"
 )
+# One of these is in a line with which a run ends.
+_ERROR_LIKE = re.compile(
+    r"(?i)error|exception|fatal|\bassert|fail|abort|unsupported|not (?:yet |currently )?support"
+    r"|cannot|unable|invalid|out of memory|must |expected|require|not in valid|not found"
+    r"|no module|undefined symbol"
+)
 # Words that many messages have tell none apart.
 _COMMON = frozenset(
     {"error", "runtimeerror", "warning", "assertionerror", "valueerror", "expected", "supported"}
@@ -44,7 +50,7 @@ _WORDS = (
     "expect to", "couldn't find", "undefined symbol", "scaling",
     "unrecognized",
     "missing key", "unexpected key", "nan", "build", "inductor", "ptxas", "subprocess-", "metadata-",
-    "torch._dynamo", "fused_attn", "cudnn", "csrc/", "sdpa_",
+    "torch._dynamo", "bitsandbytes", "8bit", "illegal instruction", "fused_attn", "cudnn", "csrc/", "sdpa_",
 )  # fmt: skip
 
 
@@ -87,10 +93,11 @@ class Cause(NamedTuple):
 
     @property
     def ends_run(self) -> bool:
-        """Whether it is an error; after a warning the run goes on."""
+        """Whether it is an error; after a warning, or a step whose loss is NaN, the run goes on."""
         if self.failure.words or self.failure.is_harmless:
             return False
-        return _WARNING.search(self.text) is None
+        is_error = _ERROR_LIKE.search(self.text) is not None
+        return is_error and _WARNING.search(self.text) is None
 
 
 @cache

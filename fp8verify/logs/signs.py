@@ -45,10 +45,12 @@ _SKIPPED: Final = re.compile(
     r"|(?:\bnans?\b|\binfs?\b|non-?finite|overflow).{0,80}skipp(?:ing|ed) "
     r"(?:the |this |optimizer )?(?:step|update|batch)\b(?!e?s?: ?\d)"
 )
-# verl "grad_norm is not finite", Megatron-LM "found NaN in local forward loss calculation".
+# verl "grad_norm is not finite", Megatron-LM "found NaN in local forward loss calculation", and the
+# loss in tqdm's bar of steps: "10/1600 [00:50<2:13:00,  5.02s/it, avr_loss=nan]".
 _NOT_FINITE: Final = re.compile(
     r"grad(?:ient)?s?(?:[_ ]?norm)? (?:is |are )?(?:not |non-?)finite"
     r"|found (?:nan|inf)s? in (?:the |local )?(?:forward|backward|grad|loss)"
+    r"|\d/\d+ \[[^\]]{0,200}[\s,](?:av[gr]_|train_|lm_)?loss=(?:nan|inf)\b"
 )
 # The loss scale after it was lowered, and as Megatron-LM and others write it in each step.
 _LOWERED: Final = re.compile(
@@ -58,8 +60,10 @@ _SCALE: Final = re.compile(
     r"(?:loss|grad)[_ ]?scale['\"]?\s{0,3}[:=]\s{0,3}(?P<scale>\d[\d.]*(?:e\+?\d+)?)"
 )
 _STEP: Final = re.compile(
-    r"\b(?:global[_ ]?step|step|iter(?:ation)?)s?\b['\"]?\s{0,3}[:=#]?\s{0,6}\[?(?P<step>\d{1,12})"
+    r"\b(?:global[_ ]?step|step|iter(?:ation)?)s?\b['\"]?\s{0,3}[:=#]?\s{0,6}\[?(?P<step>\d{1,12})(?!\d|%)"
 )
+# In tqdm's bar, which begins with a share: "steps:   1%|▏  | 10/1600 [00:50<".
+_BAR_STEP: Final = re.compile(r"\|\s{0,3}(?P<step>\d{1,12})/\d{1,12} \[\d")
 # Losses and figures of other data than the steps'.
 _ELSEWHERE: Final = re.compile(r"\b(?:eval|valid|val|test)|train_runtime")
 # Not a line of the run: comments, quotations, and source code with its condition.
@@ -207,7 +211,7 @@ class _Steps:
         """Take in the next line."""
         lower = text.lower()
         place = f"after step {self._step}" if self._step else ""
-        own = _STEP.search(lower)
+        own = _STEP.search(lower) or _BAR_STEP.search(lower)
         if own is not None:
             self._step = str(int(own["step"]))
             place = f"at step {self._step}"

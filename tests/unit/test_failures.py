@@ -199,3 +199,11 @@ def test_what_the_words_of_a_message_tell_about_its_format(
     else:
         assert "no word" not in shown
         assert "operands" not in shown
+
+
+def test_a_step_whose_loss_is_nan_ends_no_run(tmp_path: Path) -> None:
+    log = tmp_path / "log.txt"
+    log.write_text("fp8 training\nsteps: 1%| | 10/1600 [00:50<2:13:00, avr_loss=nan]\n")
+    assert list(failure_notes([log])) == []
+    (cause,) = causes(["fp8", "loss is nan"])
+    assert not cause.ends_run

@@ -57,6 +57,8 @@ def signs(*lines: str) -> LogSigns:
         (["step 4/9 | loss 2.1 | norm 1.2 |", "step 5/9 | loss 2.1 | norm nan |"], 2,
          "at step 5", "the norm is nan"),
         (["step: 3 loss: 2.1 norm: inf lr: 1e-4"], 1, "at step 3", "the norm is inf"),
+        (["steps:   1%|▏     | 10/1600 [00:50<2:13:00,  5.02s/it, avr_loss=nan]"], 1, "at step 10",
+         "not finite"),
         ([SOUND.format(6), APEX.format(32768.0)], 2, "after step 6", "skipped"),
         ([SOUND.format(6), DEEPSPEED.format(65536, 32768)], 2, "after step 6", "skipped"),
         (["Grad overflow on iteration 3"], 1, "at step 3", "skipped"),

@@ -41,7 +41,7 @@ _RECIPE_KEY = re.compile(
 )
 # Keys that ask for FP8 whatever reads them, and for the library that may multiply in it.
 _BY_NAME = re.compile(
-    r"(?i)(?:^|[._-])(?:(?:use|enable|with|do)[_-])?(?:fp8|float8)(?:[_-](?:training|linear|enabled))?$"
+    r"(?i)(?:^|[._-])(?:(?:use|enable|with|do)[_-])?(?:fp8|float8)(?:[_-](?:training|linear|enabled?|mode))?$"
     r"|(?:^|[._-])(?:mixed[_-]|low[_-]|train(?:ing)?[_-])?precision(?:[_-](?:mode|type))?$"
 )
 _REMARK = re.compile(r"\s*(?:#(?!!)|//|rem\b|::|;)", re.IGNORECASE)
