@@ -31,7 +31,8 @@ def _pytest(
     # Hypothesis, whose plugin is loaded wherever it is installed, takes a second to import.
     plugins = ("-p", "no:cacheprovider", "-p", "no:hypothesispytest")
     # Else the root is above the paths of our options too, and all of /tmp is looked at.
-    return run(*plugins, "--rootdir", pytester.path, *args)
+    here = ("--rootdir", pytester.path, "--confcutdir", pytester.path)
+    return run(*plugins, *here, *args)
 
 
 def _marked(
