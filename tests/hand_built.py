@@ -185,7 +185,7 @@ class TraceBuilder:
     def write(self, path: Path) -> Path:
         """Write the trace and return its path."""
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(json.dumps(self.document(), indent=2))
+        path.write_text(json.dumps(self.document()))
         return path
 
     def read(self) -> Trace:
