@@ -242,6 +242,7 @@ def of_run(
     """Try a law on a random run."""
     folder = runs.write(run, scratch / "run")
     subject = Subject(folder, name, scratch)
+    subject.report = _report_of(run, folder)
     if law == "sound":
         yield _sound(run, subject)
     elif law == "flip":
@@ -272,6 +273,17 @@ RANDOM = (
     "numbers",
     "entries",
 )
+
+
+_reports: dict[runs.Run, Report] = {}
+
+
+def _report_of(run: runs.Run, folder: Path) -> Report:
+    """Return the report of a run that a folder holds; several laws are tried on the same run."""
+    if run not in _reports:
+        _reports.clear()  # the last one alone: they follow each other
+        _reports[run] = inspect(folder)
+    return _reports[run]
 
 
 def _said_of(run: runs.Run, folder: Path) -> Said:
