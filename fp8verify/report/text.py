@@ -234,10 +234,13 @@ class _Screen:
         return row._replace(text="see the sentence above")
 
     def _height(self, rows: list[Note]) -> int:
-        width = max(self._width, PLAIN_WIDTH)
-        options = self._console.options.update(width=width)
-        lines = self._console.render_lines(_labeled(rows), options)
-        return len(lines)
+        return sum(map(self._height_of, rows))
+
+    def _height_of(self, row: Note) -> int:
+        """Return how many lines a row takes beside its label."""
+        room = max(self._width, PLAIN_WIDTH) - _LABEL_WIDTH
+        text = Text(printable(row.coded()))
+        return len(text.wrap(self._console, room, overflow="fold"))
 
     def _exit(self, hidden: list[str]) -> Text:
         """Return the last line: the exit code, and what else there is as far as it fits."""
