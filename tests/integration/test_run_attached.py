@@ -496,8 +496,10 @@ def test_logs_that_torchrun_redirects_are_found(tmp_path: Path) -> None:
 def test_accelerate_launch_counts_updates_not_batches(tmp_path: Path) -> None:
     importable("accelerate")
     launch = ["-m", "accelerate.commands.launch", "--cpu", "--num_processes", 1]
+    # What it launches is a fork of a process that has imported torch, as the launcher is.
+    training = ["--no_python", python(), SCRIPTS / "accelerated.py"]
 
-    attached = attach(tmp_path, "3-4", *launch, SCRIPTS / "accelerated.py")
+    attached = attach(tmp_path, "3-4", *launch, *training)
 
     assert attached.run.code == 0
     assert (attached.meta().steps_seen, attached.states) == (6, ["complete"])
