@@ -69,11 +69,14 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def _spread(items: list[pytest.Item]) -> list[pytest.Item]:
     """Return the tests with the files that wait for other processes spread among those that do not.
 
-    So whatever part a process of pytest-xdist gets, one has work while another one waits.
+    So whatever part a process of pytest-xdist gets, one has work while another one waits. The goldens
+    stay together: they share the reports of all captures, which each process would work out anew.
     """
     files: dict[Path, list[pytest.Item]] = {}
     for item in items:
-        files.setdefault(item.path, []).append(item)
+        is_golden = item.path.parent.name == "golden"
+        file = item.path.parent if is_golden else item.path
+        files.setdefault(file, []).append(item)
     waiting = [file for file in files if file.parent.name == "integration"]
     others = [file for file in files if file.parent.name != "integration"]
     places: dict[Path, float] = {}
