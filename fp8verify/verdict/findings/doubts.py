@@ -64,13 +64,15 @@ class Doubts:
     def findings(self, place: int) -> Iterator[Finding]:
         """Yield the doubt about a rank, unless it surely lacks something."""
         rank = self._ranks[place]
-        if not rank.ran_low or place in self._parts.accused:
+        is_accused = place in self._parts.accused
+        if is_accused or not rank.ran_low:
             return
         for found in self._open(place):
             yield replace(found, ranks=rank.numbers, per_rank=True)
 
     def _open(self, place: int) -> Iterator[Finding]:
-        outside = _outside_of_operators(self._ranks[place])
+        rank = self._ranks[place]
+        outside = _outside_of_operators(rank)
         if outside is not None:
             yield outside
             return
@@ -88,7 +90,8 @@ class Doubts:
         """Whether what lacks decides, not that nothing trained, nor the share."""
         if not self._ranks[place].trace.backward:
             return False
-        share = self._measures.shares(place).least or 0.0
+        shares = self._measures.shares(place)
+        share = shares.least or 0.0
         is_expected = self._measures.expected(place) is not None
         return is_expected or share >= limits.USUAL_SHARE
 
@@ -106,13 +109,15 @@ class Doubts:
         rank = self._ranks[place]
         ledger = self._ledger
         vague = (Leg.UNKNOWN,) if leg is Leg.FPROP else VAGUE_LEGS
-        if ledger.of_rank(place, leg, *vague) or self._requested.leaves_high(leg):
+        is_seen = ledger.of_rank(place, leg, *vague)
+        if is_seen or self._requested.leaves_high(leg):
             return False
         if leg is Leg.DGRAD:
             # The first layer of a model has none.
             forward = ledger.of_rank(place, Leg.FPROP)
+            ran = ledger.total(forward)
             executions = places_of(forward)
-            return ledger.total(forward).launches > len(executions)
+            return ran.launches > len(executions)
         is_frozen = bool(rank.linears) and all(map(_is_frozen, rank.linears))
         return leg is not Leg.WGRAD or not is_frozen
 
@@ -121,8 +126,10 @@ class Doubts:
         lacking = self._parts.lacking
         cells = self._ledger.of_rank(place)
         doubted = of_one_rank(self._parts.doubted, place)
-        may_lack = filter(lacking.may_lack.__contains__, cells)
-        perhaps = [cell for cell in may_lack if cell not in doubted]
+        perhaps: list[Cell] = []
+        for cell in filter(lacking.may_lack.__contains__, cells):
+            if cell not in doubted:
+                perhaps.append(cell)
         work = 0.0
         for cell in (*perhaps, *doubted):
             work += lacking.work(cell, perhaps=True)
@@ -132,7 +139,8 @@ class Doubts:
             ran = self._parts.ran(doubted)
             return finding("leg-unknown", "others", ran=ran)
         if self._is_elsewhere(cells):
-            precision = main_high(self._ranks[place].trace.trained)
+            trained = self._ranks[place].trace.trained
+            precision = main_high(trained)
             return finding("leg-unknown", "elsewhere", precision=precision)
         return None
 
@@ -149,21 +157,25 @@ class Doubts:
             if is_stated and cell not in lacking.lacks:
                 stated.append(cell)
         if stated:
-            yield replace(self._perhaps(place, stated), verdict=None)
+            doubt = self._perhaps(place, stated)
+            yield replace(doubt, verdict=None)
 
     def _perhaps(self, place: int, cells: Sequence[Cell]) -> Finding:
         """Say which legs perhaps lack, of GEMMs of unknown precision or of unknown layers."""
         ran = self._ledger.total(cells)
-        names = [leg.value for leg in Leg if leg in legs_in(cells)]
+        legs = legs_in(cells)
+        names = [leg.value for leg in Leg if leg in legs]
         if ran.unknown:
             what = "are of unknown precision"
             count = round(ran.unknown)
             total = round(ran.launches)
         else:
-            what = f"ran in {main_high(self._ranks[place].trace.trained)}"
+            trained = self._ranks[place].trace.trained
+            what = f"ran in {main_high(trained)}"
+            may_lack = self._parts.lacking.may_lack
             launches = 0.0
             for cell in cells:
-                launches += self._parts.lacking.may_lack[cell].launches
+                launches += may_lack[cell].launches
             count = max(1, round(launches))
             total = round(ran.low) + count
         return finding(
@@ -177,15 +189,18 @@ class Doubts:
 
     def _is_elsewhere(self, cells: Sequence[Cell]) -> bool:
         """Whether gradients that layers lack may be GEMMs of no known leg and no known layer."""
-        forward = layers_of([cell for cell in cells if cell.leg is Leg.FPROP])
+        forward = layers_of(filter(_is_forward, cells))
         loose = []
         for cell in cells:
-            if cell.leg in VAGUE_LEGS and cell.layer not in forward:
+            runs_forward = cell.layer in forward
+            if cell.leg in VAGUE_LEGS and not runs_forward:
                 loose.append(cell)
         missing = self._missing_gradients(cells, limits.FIRST_LAYERS)
         ran = self._ledger.total(loose)
-        high = ran.work * ran.high / (ran.launches or 1)
-        return missing > limits.NEGLIGIBLE and high > limits.HALF * missing
+        launches = ran.launches or 1
+        high = ran.work * ran.high / launches
+        is_much = missing > limits.NEGLIGIBLE
+        return is_much and high > limits.HALF * missing
 
     # ---- unrecognized kernels
 
@@ -205,29 +220,38 @@ class Doubts:
         rank = self._ranks[place]
         yield from self._short_steps(place)
         # What nobody knows inside a layer's own node is rather its gradient.
-        first = 0 if _has_unknown_gradients(rank) else limits.FIRST_LAYERS
-        missing = self._missing_gradients(self._ledger.of_rank(place), first)
+        first = limits.FIRST_LAYERS
+        if _has_unknown_gradients(rank):
+            first = 0
+        cells = self._ledger.of_rank(place)
+        missing = self._missing_gradients(cells, first)
         yield "backward GEMMs were not recognized", missing
-        gemms, flops = _not_seen(rank.layers, len(rank.trace.steps))
+        steps = len(rank.trace.steps)
+        gemms, flops = _not_seen(rank.layers, steps)
         what = f"{gemms} forward GEMMs of converted layers were not recognized"
-        yield what, flops / (rank.layers.flops or flops or 1)
+        whole = rank.layers.flops or flops or 1
+        yield what, flops / whole
 
     def _short_steps(self, place: int) -> Iterator[tuple[str, float]]:
         """Yield the steps that lack GEMMs, and the share of all GEMMs that is."""
-        of_steps = by_value(self._ledger.of_rank(place), ["step"])
+        steps = self._ranks[place].trace.steps
+        cells = self._ledger.of_rank(place)
+        of_steps = by_value(cells, ["step"])
         calls: list[float] = []
-        for number, _ in enumerate(self._ranks[place].trace.steps):
-            calls.append(self._ledger.total(of_steps[number,]).launches)
+        for number in range(len(steps)):
+            ran = self._ledger.total(of_steps[number,])
+            calls.append(ran.launches)
         usual = median(calls or [0])
         numbers = []
         lacking = 0.0
-        for step, count in zip(self._ranks[place].trace.steps, calls, strict=True):
+        for step, count in zip(steps, calls, strict=True):
             if count < usual / 2:
                 numbers.append(str(step.number))
                 lacking += usual - count
         if numbers:
             named = listed(numbers, limits.SHOWN_NUMBERS)
-            yield f"steps {named} lack GEMMs", lacking / (sum(calls) or 1)
+            every = sum(calls) or 1
+            yield f"steps {named} lack GEMMs", lacking / every
 
     def _missing_gradients(self, cells: Sequence[Cell], first_layers: int) -> float:
         """Return the work of gradients that layers in low precision have fewer of than others.
@@ -243,9 +267,11 @@ class Doubts:
             by_leg = by_value(of_layer, ["leg"])
             launches = {}
             for leg in (*LEGS, Leg.BACKWARD):
-                launches[leg] = self._ledger.total(by_leg[leg,]).launches
+                of_leg = self._ledger.total(by_leg[leg,])
+                launches[leg] = of_leg.launches
             whole = max(map(launches.__getitem__, LEGS))
-            dgrad = whole - launches[Leg.DGRAD] - executions * first_layers
+            without = executions * first_layers
+            dgrad = whole - launches[Leg.DGRAD] - without
             wgrad = whole - launches[Leg.WGRAD]
             gone = max(0, dgrad) + wgrad - launches[Leg.BACKWARD]
             missing += max(0, gone) * ran.work / ran.launches
@@ -265,6 +291,10 @@ def _outside_of_operators(rank: RankEvidence) -> Finding | None:
         took=rank.measure.amount(high, total),
         precision=main_high(outside),
     )
+
+
+def _is_forward(cell: Cell) -> bool:
+    return cell.leg is Leg.FPROP
 
 
 def _is_frozen(module: ModuleRecord) -> bool:
@@ -293,13 +323,19 @@ def _not_seen(layers: Layers, steps: int) -> tuple[int, float]:
         ran = row.observed.get("fprop", 0)
         lacking = 0
         if ran:
-            lacking = max(0, steps * len(layer.converted) - ran)
-        tokens = max(tokens, layer.flops / (2 * row.n * row.k * calls))
+            wanted = steps * len(layer.converted)
+            lacking = max(0, wanted - ran)
+        of_token = 2 * row.n * row.k * calls
+        tokens = max(tokens, layer.flops / of_token)
         gemms += lacking
         flops += lacking * layer.flops / (ran or 1)
     weights: list[int] = []
     for module in converted_of(layers.apart):
-        products = (n * k for n, k in sizes_of(module))
-        weights += filter(range(1, _NO_WEIGHT).__contains__, products)
+        for outputs, inputs in sizes_of(module):
+            weight = outputs * inputs
+            if 0 < weight < _NO_WEIGHT:
+                weights.append(weight)
     work = 2 * tokens * sum(weights)
-    return gemms + steps * len(weights), flops + len(LEGS) * steps * work
+    gemms += steps * len(weights)
+    flops += len(LEGS) * steps * work
+    return gemms, flops

@@ -12,7 +12,7 @@ from fp8verify.analysis.purpose import has_gradient
 from fp8verify.analysis.rank import RankEvidence
 from fp8verify.analysis.recorded import configured_scaling, recipes_of
 from fp8verify.analysis.timeline import shards_gradients, weight_gathers
-from fp8verify.capture.schema import ModuleRecord
+from fp8verify.capture.schema import ModuleRecord, RecipeRecord
 from fp8verify.logs.statements import HIGH_PRECISION
 from fp8verify.model.kernels import PrecisionRow
 from fp8verify.model.verdict import Finding
@@ -59,9 +59,11 @@ def other_than_requested(rank: RankEvidence, requested: Requested) -> Iterator[F
     higher = {}
     lower = {}
     for leg, formats in requested.formats.items():
-        if formats <= _FOUR_BITS and _share(rank, leg, _FP8) > NEGLIGIBLE:
+        in_fp8 = _share(rank, leg, _FP8)
+        if formats <= _FOUR_BITS and in_fp8 > NEGLIGIBLE:
             higher[leg] = formats
-        if _share(rank, leg, _below(formats, rank)) > HALF:
+        fewer_bits = _below(formats, rank)
+        if _share(rank, leg, fewer_bits) > HALF:
             lower[leg] = formats
     yield from _higher(rank, higher, higher)
     yield from told(
@@ -74,10 +76,9 @@ def other_than_requested(rank: RankEvidence, requested: Requested) -> Iterator[F
 
 def _fell_back_from_fp4(rank: RankEvidence, logged: Mapping[Leg, _Formats]) -> bool:
     """Whether a rank ran low precision and no FP4, where the log claims nothing else."""
-    is_asked = logged and all(map(_FOUR_BITS.issuperset, logged.values()))
-    return bool(
-        rank.ran_low and is_asked and not any(map(_may_be_fp4, rank.trace.gemms))
-    )
+    is_asked = bool(logged) and all(map(_FOUR_BITS.issuperset, logged.values()))
+    may_have_run = any(map(_may_be_fp4, rank.trace.gemms))
+    return rank.ran_low and is_asked and not may_have_run
 
 
 def _may_be_fp4(row: GemmRow) -> bool:
@@ -131,27 +132,34 @@ def _ran(rank: RankEvidence, legs: Container[Leg]) -> str:
     """Say in which formats the GEMMs of some legs ran."""
     rows = _ran_in(rank, legs)
     if len(rows) == 1:
+        (row,) = rows
         which = optional(" of these", when=Leg.UNKNOWN not in legs)
-        return f"all {rows[0].kernels}{which} GEMMs ran in {rows[0].precision.upper()}"
+        return f"all {row.kernels}{which} GEMMs ran in {row.precision.upper()}"
     measure = rank.measure.name
     parts = []
     for row in rows:
-        parts.append(f"{row.share:.1%} of their {measure} in {row.precision.upper()}")
+        precision = row.precision.upper()
+        parts.append(f"{row.share:.1%} of their {measure} in {precision}")
     return f"these GEMMs spent {', '.join(parts)}"
 
 
 def _request_of(legs: Mapping[Leg, _Formats]) -> str:
     """Say what was requested for each leg, or once for all."""
-    if len(legs) == len(LEGS) and len(set(legs.values())) == 1:
-        return f"{_name_formats(legs[Leg.FPROP])} was requested"
+    are_all = len(legs) == len(LEGS)
+    kinds = set(legs.values())
+    if are_all and len(kinds) == 1:
+        names = _name_formats(legs[Leg.FPROP])
+        return f"{names} was requested"
     by_leg = []
     for leg, formats in legs.items():
-        by_leg.append(f"{leg.value} in {_name_formats(formats)}")
+        names = _name_formats(formats)
+        by_leg.append(f"{leg.value} in {names}")
     return f"the run requested {', '.join(by_leg)}"
 
 
 def _name_formats(formats: _Formats) -> str:
-    return " or ".join(map(format_name, sorted(formats)))
+    names = map(format_name, sorted(formats))
+    return " or ".join(names)
 
 
 # ---- scalings
@@ -161,10 +169,12 @@ def recipe_mismatch(rank: RankEvidence, requested: Requested) -> Iterator[Findin
     """A scaling in the kernels that is not the one of the modules' recipe, or the log's."""
     configured: set[str] = set()
     for module in rank.linears:
-        configured.add(configured_scaling(module).partition(",")[0])
+        scaling, _, _ = configured_scaling(module).partition(",")
+        configured.add(scaling)
     logged: set[str] = set()
     for recipe in requested.recipes:
-        logged.add(recipe.partition("_")[0])
+        scaling, _, _ = recipe.partition("_")
+        logged.add(scaling)
     configured &= _SCALINGS
     stated = configured or (logged & _SCALINGS)
     rows: Iterable[GemmRow] = rank.trace.gemms
@@ -175,7 +185,8 @@ def recipe_mismatch(rank: RankEvidence, requested: Requested) -> Iterator[Findin
     for row in rows:
         if row.scaling is not None:
             seen[row.scaling.value] += row.amount
-    is_other = len(stated) == 1 and seen and stated.isdisjoint(seen)
+    is_one = len(stated) == 1
+    is_other = is_one and seen and stated.isdisjoint(seen)
     yield from told(
         "recipe-mismatch",
         optional("configured", when=configured),
@@ -197,7 +208,8 @@ def all_gather_not_fp8(rank: RankEvidence, requested: Requested) -> Iterator[Fin
     collectives = rank.trace.collectives
     logged = [f"log line {claim.line}" for claim in requested.said if claim.all_gather]
     weight_classes = {module.weight_class for module in requested.converted}
-    travels = weight_classes & _TRAVELS_IN_FP8 and shards_gradients(collectives)
+    are_wrapped = not weight_classes.isdisjoint(_TRAVELS_IN_FP8)
+    travels = are_wrapped and shards_gradients(collectives)
     by_class = optional("the class of the weights", when=travels)
     requester = next(iter(logged), by_class)
     gathers = weight_gathers(collectives)
@@ -223,16 +235,23 @@ def mxfp8_e5m2_gradients(rank: RankEvidence, _: Requested) -> Iterator[Finding]:
     e5m2 = calls_of(with_gradient)
     layers = []
     if _hides_gradients(mx):
-        layers = names_of(filter(_casts_gradients_to_e5m2, rank.modules))
-    recipes = {(recipe.name, recipe.backward) for recipe in recipes_of(rank)}
-    is_configured = ("MXFP8BlockScaling", "e5m2") in recipes
-    multiplied = f"{counted(e5m2, 'MXFP8 GEMM')} multiplied gradients in E5M2"
+        casting = filter(_casts_gradients_to_e5m2, rank.modules)
+        layers = names_of(casting)
+    is_configured = any(map(_is_mx_in_e5m2, recipes_of(rank)))
+    what = "gradients are cast to MXFP8 in E5M2"
+    if e5m2:
+        what = f"{counted(e5m2, 'MXFP8 GEMM')} multiplied gradients in E5M2"
     yield from told(
         "mxfp8-e5m2-gradients",
         when=e5m2 or layers or is_configured,
-        what=optional(multiplied, when=e5m2) or "gradients are cast to MXFP8 in E5M2",
+        what=what,
         layers=layers,
     )
+
+
+def _is_mx_in_e5m2(recipe: RecipeRecord) -> bool:
+    is_mx = recipe.name == "MXFP8BlockScaling"
+    return is_mx and recipe.backward == "e5m2"
 
 
 def _is_mxfp8(row: GemmRow) -> bool:
@@ -246,7 +265,8 @@ def _hides_gradients(rows: Iterable[GemmRow]) -> bool:
 
 
 def _hides_an_operand(row: GemmRow) -> bool:
-    return None in (row.kind.classification.a, row.kind.classification.b)
+    kernel = row.kind.classification
+    return kernel.a is None or kernel.b is None
 
 
 def _casts_gradients_to_e5m2(module: ModuleRecord) -> bool:

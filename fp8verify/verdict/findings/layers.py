@@ -73,7 +73,12 @@ def _layers_in_low(rank: RankEvidence, requested: Requested) -> Iterable[str]:
         by_layer = rank.trace.named.by_layer()
     if by_layer:
         in_order = dict.fromkeys([*names_of(rank.modules), *by_layer])
-        return [name for name in in_order if low_of(by_layer.get(name, ()))]
+        in_low = []
+        for name in in_order:
+            rows = by_layer.get(name, ())
+            if low_of(rows):
+                in_low.append(name)
+        return in_low
     names: list[str] = []
     for layer in rank.layers.classes:
         if _has_pinned_in_low(layer, requested):
@@ -89,7 +94,8 @@ def _has_pinned_in_low(layer: LayerClass, requested: Requested) -> bool:
     converted = map(requested.pin, names_of(layer.converted))
     free = list(converted).count(None)
     passes = layer.row.passes or 0
-    return passes > 0 and layer.row.in_fp8.get("fprop", 0) > passes * free
+    ran_low = layer.row.in_fp8.get("fprop", 0)
+    return passes > 0 and ran_low > passes * free
 
 
 # ---- left out of the conversion
@@ -100,13 +106,15 @@ def layers_left_out(rank: RankEvidence, requested: Requested) -> Iterator[Findin
     left = in_state(rank.linears, HIGH_PRECISION)
     layers = names_of(left)
     is_part = 0 < len(left) < len(rank.linears)
+    is_asked = requested.converted or rank.ran_low
+    names = f"{_named(layers)}{_reason_of(left)}"
     yield from told(
         "layer-not-fp8",
         "left-out",
-        when=is_part and (requested.converted or rank.ran_low),
+        when=is_part and is_asked,
         count=counted(left, "linear module"),
         share=of_flops(rank.layers.share_of(layers)),
-        names=f"{_named(layers)}{_reason_of(left)}",
+        names=names,
         layers=layers,
     )
 
@@ -143,11 +151,17 @@ def left_out_of_one_block(
     apart: list[ModuleRecord] = []
     most = 0
     for blocks in _same_layers(rank.linears):
-        odd = in_state(_inner(blocks), HIGH_PRECISION)
+        inner = _inner(blocks)
+        odd = in_state(inner, HIGH_PRECISION)
         if 0 < len(odd) < HALF * len(blocks):
-            most = max(most, len(blocks) - len(odd))
+            others = len(blocks) - len(odd)
+            most = max(most, others)
             apart += odd
-    layers = [x.fqn for x in apart if not x.reason and requested.pin(x.fqn) is None]
+    layers = []
+    for module in apart:
+        pin = requested.pin(module.fqn)
+        if not module.reason and pin is None:
+            layers.append(module.fqn)
     yield from told(
         "layer-not-fp8",
         "one-block",
@@ -167,7 +181,8 @@ def _same_layers(modules: Iterable[ModuleRecord]) -> Iterable[_Blocks]:
             before, number, after = name
             outputs = module.out_features or 0
             inputs = module.in_features or 0
-            alike[_OfAllBlocks(before, after, outputs, inputs)][int(number)] = module
+            same = _OfAllBlocks(before, after, outputs, inputs)
+            alike[same][int(number)] = module
     return alike.values()
 
 
@@ -183,16 +198,17 @@ def sizes_left_out(rank: RankEvidence, requested: Requested) -> Iterator[Finding
     """Without a census: layer sizes that ran only in high precision, where others ran in FP8."""
     low_rows = low_of(rank.trace.trained)
     low_sizes: set[tuple[int, int]] = set()  # of any library
-    for row in low_rows:
-        low_sizes.update(row.layer_sizes)
+    for gemms in low_rows:
+        low_sizes.update(gemms.layer_sizes)
     sizes: list[str] = []
     share = 0.0
     for layer in rank.layers.classes:
-        size = (layer.row.n, layer.row.k)
-        is_known = layer.row.in_fp8 or layer.modules or size in low_sizes
-        if not is_known:
+        row = layer.row
+        size = (row.n, row.k)
+        is_low = row.in_fp8 or size in low_sizes
+        if not is_low and not layer.modules:
             sizes.append(shown_size(size))
-            share += layer.row.share_of_flops or 0.0
+            share += row.share_of_flops or 0.0
     is_much = low_rows and share >= LAYER_FLOPS
     yield from told(
         "layer-not-fp8",
@@ -211,9 +227,11 @@ def head_in_fp8(rank: RankEvidence, _: Requested) -> Iterator[Finding]:
 
     It is named so, or is as wide as a vocabulary and runs less often than any other layer.
     """
-    heads = list(filter(_is_named_as_head, rank.layers.classes))
-    head = next(iter(heads), None) or _rarest(rank.layers.classes)
-    if head is None or not head.row.in_fp8 or len(rank.layers.classes) == 1:
+    layers = rank.layers.classes
+    named = filter(_is_named_as_head, layers)
+    head = next(named, None) or _rarest(layers)
+    is_alone = len(layers) == 1
+    if head is None or is_alone or not head.row.in_fp8:
         return
     names = names_of(head.modules)
     yield finding(
@@ -226,7 +244,8 @@ def head_in_fp8(rank: RankEvidence, _: Requested) -> Iterator[Finding]:
 
 def _is_named_as_head(layer: LayerClass) -> bool:
     names = names_of(layer.modules)
-    return _is_wide(layer) and len(names) == 1 and HEAD.search(names[0]) is not None
+    is_one = len(names) == 1
+    return is_one and _is_wide(layer) and HEAD.search(names[0]) is not None
 
 
 def _is_wide(layer: LayerClass) -> bool:
@@ -239,7 +258,8 @@ def _rarest(classes: Sequence[LayerClass]) -> LayerClass | None:
     runs = Counter(map(_forward_runs, classes))
     least = min(runs, default=0)
     for layer in filter(_is_wide, classes):
-        if not layer.modules and _forward_runs(layer) == least:
+        is_rarest = _forward_runs(layer) == least
+        if is_rarest and not layer.modules:
             return layer if runs[least] == 1 else None
     return None
 

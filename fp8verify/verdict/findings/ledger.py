@@ -73,10 +73,14 @@ class LedgerFindings:
         self.lacking = Shortfalls(self.ledger, self.statements)
         self._names = Names(ranks, self.lacking, self.statements)
         counting = self.lacking.counting()
-        self._few = [cell for cell in self.lacking.lacks if cell not in counting]
+        self._few: list[Cell] = []
+        for cell in self.lacking.lacks:
+            if cell not in counting:
+                self._few.append(cell)
         self.shortfalls: list[Shortfall] = []
         self.doubted: list[Cell] = []
-        for short in Explanation(self.lacking, counting).shortfalls():
+        explanation = Explanation(self.lacking, counting)
+        for short in explanation.shortfalls():
             if self._is_doubt(short):
                 self.doubted += short.cells
             else:
@@ -94,9 +98,10 @@ class LedgerFindings:
         self.accused: set[int] = set()
         self.alone: set[int] = set()
         for short in self.shortfalls:
-            found = ShortfallFacts(run, short).finding()
+            facts = ShortfallFacts(run, short)
             places = ranks_of(short.cells)
-            self._accusations.append(_Accusation(found, places))
+            accusation = _Accusation(facts.finding(), places)
+            self._accusations.append(accusation)
             self.accused |= places
             if short.coordinates in _OF_RANKS:
                 self.alone |= places
@@ -108,26 +113,33 @@ class LedgerFindings:
 
         What a list, the log or a call states is none.
         """
-        if all(self.lacking.lacks[cell].is_certain for cell in short.cells):
+        lacks = map(self.lacking.lacks.__getitem__, short.cells)
+        if all(lack.is_certain for lack in lacks):
             return False
-        if short.coordinates[0] == "rank" and self._ran_low(ranks_of(short.cells)):
+        is_of_ranks = short.coordinates[0] == "rank"
+        places = ranks_of(short.cells)
+        if is_of_ranks and self._ran_low(places):
             return self._may_be_stages()
         has_unsized = None in layers_of(short.cells)
         return has_unsized and "micro-batch" in short.coordinates
 
     def _ran_low(self, places: Iterable[int]) -> bool:
-        return all(self._ranks[place].ran_low for place in places)
+        ranks = map(self._ranks.__getitem__, places)
+        return all(rank.ran_low for rank in ranks)
 
     def _may_be_stages(self) -> bool:
         """Whether ranks did not run all layers equally often, and nothing says why."""
         counts: dict[tuple[Layer, Leg], Counter[int]] = defaultdict(Counter)
         for cell, ran in self.ledger.cells.items():
-            counts[cell.layer, cell.leg][cell.rank] += round(ran.launches)
+            of_ranks = counts[cell.layer, cell.leg]
+            of_ranks[cell.rank] += round(ran.launches)
         ranks = ranks_of(self.ledger.cells)
         are_alike = True
-        for of_rank in counts.values():
-            ran_on_all = of_rank.keys() == ranks
-            are_alike = are_alike and ran_on_all and len(set(of_rank.values())) == 1
+        for of_ranks in counts.values():
+            numbers = set(of_ranks.values())
+            ran_on_all = of_ranks.keys() == ranks
+            ran_alike = ran_on_all and len(numbers) == 1
+            are_alike = are_alike and ran_alike
         return self.statements.alike and not are_alike
 
     # ---- what is said of a rank
@@ -152,10 +164,11 @@ class LedgerFindings:
         for leg in filter(self._requested.leaves_high, LEGS):
             cells = self.ledger.of_rank(place, leg)
             share = self.ledger.total(cells).share
+            is_high = share is not None and share < limits.HALF
             yield from told(
                 "leg-not-fp8",
                 "by-recipe",
-                when=share is not None and share < limits.HALF,
+                when=is_high,
                 ran=self.ran(cells),
             )
 
@@ -169,8 +182,8 @@ class LedgerFindings:
         for cell in cells:
             layer = name_value(self._ranks, cell, "layer")
             step = name_value(self._ranks, cell, "step")
-            where[f"{cell.leg.value} of {layer} in {step}"] = None
             lack = self.lacking.lacks[cell]
+            where[f"{cell.leg.value} of {layer} in {step}"] = None
             names.update(dict.fromkeys(lack.names))
             lacking += lack.launches
         launches = round(lacking)
@@ -187,36 +200,45 @@ class LedgerFindings:
 
     def _is_of_a_layer(self, cell: Cell) -> bool:
         """Whether what lacks is a layer's: without a size, launches of a leg may be attention's."""
-        strongest = min(self.lacking.lacks[cell].by)
+        lack = self.lacking.lacks[cell]
+        strongest = min(lack.by)
         if cell.layer is None and strongest is Witness.CALL:
-            return any(map(_is_numbered_and_high, self.ledger.entries(cell)))
+            entries = self.ledger.entries(cell)
+            return any(map(_is_numbered_and_high, entries))
         return strongest < Witness.OTHERS
 
     def _of_no_module(self, place: int) -> Iterator[Finding]:
         """Yield what ran in high precision without a size, where the list keeps no module there."""
-        cells = list(filter(self._is_of_no_module, self.ledger.of_rank(place)))
-        high = round(self.ledger.total(cells).high)
+        of_rank = self.ledger.of_rank(place)
+        cells = list(filter(self._is_of_no_module, of_rank))
+        ran = self.ledger.total(cells)
+        high = round(ran.high)
+        is_accused = place in self.accused
         yield from told(
             "layer-not-fp8",
             "of-no-module",
-            when=high and place not in self.accused,
+            when=high and not is_accused,
             count=counted(high, "GEMM"),
             precision=self.ledger.main_high(cells),
         )
 
     def _is_of_no_module(self, cell: Cell) -> bool:
         """Whether a list is there, and neither it nor the log keeps the GEMMs of a cell high."""
-        if cell.layer is not None or cell in self.lacking.lacks:
+        lacks = cell in self.lacking.lacks
+        if cell.layer is not None or lacks:
             return False
         modules = self.statements.modules_of(cell.rank, None)
-        kept = self.statements.may_be_high(modules, cell.leg)
-        return bool(modules) and not kept and not self.statements.is_high(cell.place)
+        is_listed_high = self.statements.may_be_high(modules, cell.leg)
+        is_logged_high = self.statements.is_high(cell.place)
+        is_kept = is_listed_high or is_logged_high
+        return bool(modules) and not is_kept
 
     def by_names(self, place: int) -> list[Finding]:
         """Return what the eager step shows that names the layers of compiled code."""
         rank = self._ranks[place]
-        naming = rank.trace.naming
-        if naming is None or rank.trace.named is not naming:
+        trace = rank.trace
+        naming = trace.naming
+        if naming is None or trace.named is not naming:
             return []
         seen = f" (seen in step {naming.step}, which ran without torch.compile)"
         executions = [[of_rows(naming.rows)]]
@@ -235,13 +257,17 @@ class LedgerFindings:
 
     def tells_experts(self, place: int) -> bool:
         """Whether all that experts of a rank ran in high precision is said to lack."""
-        of_experts = [x for x in self.ledger.of_rank(place) if x.layer == EXPERTS]
+        of_experts: list[Cell] = []
+        for cell in self.ledger.of_rank(place):
+            if cell.layer == EXPERTS:
+                of_experts.append(cell)
         high = self.ledger.total(of_experts).high
         lacking: list[Cell] = []
         for short in self.shortfalls:
             if layers_of(short.cells) == {EXPERTS}:
                 lacking += of_one_rank(short.cells, place)
-        return 0 < high == self.ledger.total(lacking).high
+        told = self.ledger.total(lacking)
+        return 0 < high == told.high
 
 
 def _is_numbered_and_high(entry: Entry) -> bool:

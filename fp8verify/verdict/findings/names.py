@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence, Set
+from itertools import filterfalse
 
 from fp8verify import thresholds as limits
 from fp8verify.analysis.rank import RankEvidence
@@ -13,7 +14,7 @@ from fp8verify.text import (
     patterns,
 )
 from fp8verify.verdict.blocks import lacking_blocks
-from fp8verify.verdict.clauses import by_number, optional
+from fp8verify.verdict.clauses import by_number
 from fp8verify.verdict.expectation import Witness
 from fp8verify.verdict.expected import CONVERTED
 from fp8verify.verdict.explanation import Shortfall
@@ -46,11 +47,14 @@ class Names:
         """Name the values of a coordinate, as a sentence does."""
         values = name_values(self._ranks, short.cells, name)
         if name == "layer":
-            names = patterns(self.modules(short))
-            are_sizes = all(value[:1].isdigit() for value in values)
-            if not names and are_sizes:
-                return f"{enumerated(values, limits.SHOWN_NUMBERS)} layers"
-            return abridged(in_sentences(names or values), limits.SHOWN_NUMBERS)
+            modules = self.modules(short)
+            names = patterns(modules)
+            are_sizes = all(map(_begins_with_digit, values))
+            if are_sizes and not names:
+                sizes = enumerated(values, limits.SHOWN_NUMBERS)
+                return f"{sizes} layers"
+            layers = in_sentences(names or values)
+            return abridged(layers, limits.SHOWN_NUMBERS)
         return join_values(values, name)
 
     def micro_batches(self, short: Shortfall) -> str:
@@ -70,11 +74,15 @@ class Names:
         """Return the names of the converted modules that layers of a shortfall are."""
         of_layers = "layer" in short.coordinates
         by_order = self._by_order(short)
-        if by_order and (of_layers or layers_of(short.cells) == {None}):
+        are_unsized = layers_of(short.cells) == {None}
+        if by_order and (of_layers or are_unsized):
             return by_order
-        layers = dict.fromkeys((cell.rank, cell.layer) for cell in short.cells)
+        layers: dict[tuple[int, Layer], None] = {}
+        for cell in short.cells:
+            layers[cell.rank, cell.layer] = None
         names = tuple(layer for _, layer in layers if isinstance(layer, str))
-        if not of_layers and len(names) < len(layers):
+        are_few = len(names) < len(layers)
+        if are_few and not of_layers:
             return ()
         if names:
             return self._converted(layers) or names
@@ -85,7 +93,8 @@ class Names:
         names: dict[str, None] = {}
         for rank, layer in layers:
             for module in self._statements.modules_of(rank, layer):
-                if module.state in CONVERTED or module.fqn == layer:
+                is_converted = module.state in CONVERTED
+                if is_converted or module.fqn == layer:
                     names[module.fqn] = None
         return tuple(names)
 
@@ -95,7 +104,8 @@ class Names:
         Gradients need not be in order, so a layer is named by those of its cells that are.
         """
         in_order = list(filter(self._is_named_by_order, short.cells))
-        if layers_of(in_order) != layers_of(short.cells):
+        named = layers_of(in_order)
+        if named != layers_of(short.cells):
             return ()
         return self._lacking_modules(in_order)
 
@@ -103,21 +113,24 @@ class Names:
         """Return the modules that cells lack, where witnesses name them, each once."""
         named: dict[str, None] = {}
         for cell in cells:
-            named.update(dict.fromkeys(self._lacking.lacks[cell].names))
+            lack = self._lacking.lacks[cell]
+            named.update(dict.fromkeys(lack.names))
         return tuple(named)
 
     def _is_named_by_order(self, cell: Cell) -> bool:
-        is_by_order = Witness.NAMES in self._lacking.lacks[cell].by
-        return is_by_order and not isinstance(cell.layer, str)
+        lack = self._lacking.lacks[cell]
+        is_by_order = Witness.NAMES in lack.by
+        return is_by_order and not _has_name(cell)
 
     def few_modules(self, cells: Iterable[Cell]) -> str:
         """Name the layers that some cells lack, if these are few and not named by the cells."""
-        unnamed = (cell for cell in cells if not isinstance(cell.layer, str))
+        unnamed = filterfalse(_has_name, cells)
         named = self._lacking_modules(unnamed)
         # More are all those of a size, of which some lack.
         if len(named) > limits.SHOWN:
             return ""
-        return ", ".join(in_sentences(named))
+        names = in_sentences(named)
+        return ", ".join(names)
 
     def all_modules(self, short: Shortfall) -> tuple[str, ...]:
         """Return the names of the modules that lack, whatever names them."""
@@ -136,12 +149,24 @@ class Names:
             return ""
         names = self._by_order(short)
         if names:
-            return abridged(in_sentences(patterns(names)), limits.SHOWN)
+            layers = in_sentences(patterns(names))
+            return abridged(layers, limits.SHOWN)
         lacks = {cell: self._lacking.launches(cell) for cell in short.cells}
         blocks = lacking_blocks(self._ledger, lacks, self._statements.blocks)
-        numbers = abridged(list(map(str, blocks)), limits.SHOWN_NUMBERS)
-        name = by_number(blocks, "block", "blocks")
-        return optional(f"{name} {numbers}", when=blocks)
+        if not blocks:
+            return ""
+        numbers = list(map(str, blocks))
+        shown = abridged(numbers, limits.SHOWN_NUMBERS)
+        return f"{by_number(blocks, 'block', 'blocks')} {shown}"
+
+
+def _begins_with_digit(value: str) -> bool:
+    return value[:1].isdigit()
+
+
+def _has_name(cell: Cell) -> bool:
+    """Whether the layer of a cell is known by its name."""
+    return isinstance(cell.layer, str)
 
 
 def _are_of_every_step(lacking: Set[Place], every: Set[Place]) -> bool:
@@ -149,4 +174,5 @@ def _are_of_every_step(lacking: Set[Place], every: Set[Place]) -> bool:
     numbers = {place.micro_batch for place in lacking}
     alike = {place for place in every if place.micro_batch in numbers}
     has_steps = all(place.step >= 0 for place in every)
-    return has_steps and lacking == alike and len(numbers) <= limits.SHOWN_NUMBERS
+    are_few = len(numbers) <= limits.SHOWN_NUMBERS
+    return has_steps and are_few and lacking == alike

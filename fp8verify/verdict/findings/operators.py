@@ -61,7 +61,8 @@ def _what_is_open(
     """Yield what operators would show of a rank, what weighs most first."""
     kernels = rank.linear.kernels
     formats = low_precision_name(kernels)
-    took = f"{formats} GEMMs took {rank.share:.1%} of GEMM {rank.measure.name}"
+    measure = rank.measure.name
+    took = f"{formats} GEMMs took {rank.share:.1%} of GEMM {measure}"
     high = main_high(rank.trace.trained)
     may_hide = may_hide_low(rank, requested)
     backward = (
@@ -74,7 +75,8 @@ def _what_is_open(
     are_proved = legs_are_proved(rank, requested)
     yield rank.ran_low and not are_proved, ("open", legs)
     owners = f"the trace has no operators: GEMMs in {high} may be the optimizer's or attention's"
-    is_much = unplaced_ns(rank, requested) > NEGLIGIBLE * rank.linear.total_ns
+    unplaced = unplaced_ns(rank, requested)
+    is_much = unplaced > NEGLIGIBLE * rank.linear.total_ns
     yield is_much and _are_all_converted(rank.modules), ("open", owners)
     yield is_much and rank.share < USUAL_SHARE, ("", owners)
 
@@ -87,7 +89,8 @@ def may_hide_low(rank: RankEvidence, requested: Requested) -> bool:
 def lacks_operators(rank: RankEvidence) -> bool:
     """Whether it is not known what launched most of the GEMMs, or for which leg."""
     unknown = filter(_lacks_operator, rank.trace.trained)
-    return amount_of(unknown) > HALF * rank.linear.total_ns
+    half = HALF * rank.linear.total_ns
+    return amount_of(unknown) > half
 
 
 def _lacks_operator(row: GemmRow) -> bool:
@@ -96,7 +99,8 @@ def _lacks_operator(row: GemmRow) -> bool:
 
 def _are_all_converted(modules: Sequence[ModuleRecord]) -> bool:
     """Whether all layers were to run in FP8: GEMMs of unknown owner may also be theirs."""
-    return 0 < len(modules) == len(converted_of(modules))
+    converted = converted_of(modules)
+    return 0 < len(modules) == len(converted)
 
 
 # ---- what kernels prove
@@ -105,7 +109,8 @@ def _are_all_converted(modules: Sequence[ModuleRecord]) -> bool:
 def legs_are_proved(rank: RankEvidence, requested: Requested) -> bool:
     """Whether all legs of the FP8 layers ran in FP8, except those that the recipe leaves out."""
     high = high_of(rank.trace.trained)
-    is_little = amount_of(high) <= NEGLIGIBLE * rank.linear.total_ns
+    little = NEGLIGIBLE * rank.linear.total_ns
+    is_little = amount_of(high) <= little
     # dgrad, wgrad and fprop have a GEMM or more for each node; FP8 rollouts have no nodes.
     are_few = calls_of(high) < rank.trace.seen_nodes
     return is_little or are_few or high_is_explained(rank, requested)
@@ -113,14 +118,16 @@ def legs_are_proved(rank: RankEvidence, requested: Requested) -> bool:
 
 def high_is_explained(rank: RankEvidence, requested: Requested) -> bool:
     """Whether excluded layers and high-precision legs explain all other GEMMs."""
-    low = calls_of(low_of(rank.trace.trained))
-    high = calls_of(high_of(rank.trace.trained))
+    trained = rank.trace.trained
+    low = calls_of(low_of(trained))
+    high = calls_of(high_of(trained))
     kept_legs = sum(map(requested.leaves_high, LEGS))
     fp8_legs = len(LEGS) - kept_legs
     left_out, converted = _layers(rank.modules)
     # An FP8 GEMM of a converted layer stands for this part of one in high precision.
     explained = kept_legs * converted + len(LEGS) * left_out
-    return high * fp8_legs * converted <= low * explained
+    unexplained = high * fp8_legs * converted
+    return unexplained <= low * explained
 
 
 def unplaced_ns(rank: RankEvidence, requested: Requested) -> int:
@@ -128,7 +135,8 @@ def unplaced_ns(rank: RankEvidence, requested: Requested) -> int:
     lacks_owners = rank.ran_low and lacks_operators(rank)
     if not lacks_owners or high_is_explained(rank, requested):
         return 0
-    ownerless = list(filter(_has_no_owner, high_of(rank.trace.trained)))
+    high = high_of(rank.trace.trained)
+    ownerless = filter(_has_no_owner, high)
     return amount_of(ownerless)
 
 
@@ -147,7 +155,8 @@ def _layers(modules: Sequence[ModuleRecord]) -> tuple[int, int]:
     converted = _products(converted_of(modules))
     if not converted or not is_known:
         return 0, 1
-    return _products(in_state(modules, HIGH_PRECISION)), converted
+    left_out = in_state(modules, HIGH_PRECISION)
+    return _products(left_out), converted
 
 
 def _is_plain(module: ModuleRecord) -> bool:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from itertools import chain, islice, pairwise
+from itertools import chain, filterfalse, islice, pairwise
 from typing import Final, NamedTuple
 
 from fp8verify import thresholds as limits
@@ -20,7 +20,6 @@ from fp8verify.capture.schema import TensorRecord
 from fp8verify.logs.signs import LogSigns
 from fp8verify.model.verdict import Finding
 from fp8verify.text import counted, label_of_ranks, listed
-from fp8verify.verdict.clauses import optional
 from fp8verify.verdict.expected import Requested
 from fp8verify.verdict.findings.tensors import (
     Accused,
@@ -36,40 +35,53 @@ from fp8verify.verdict.findings_table import finding, told
 
 def kept_scales_off(rank: RankEvidence, _: Requested) -> Iterator[Finding]:
     """Scales that do not follow their amax, that clip it, or that it jumps away from."""
-    rules = _RULES
+    rules = list(_RULES)
     if _are_clipped(rank):  # then the finding on the tensor says so
-        rules = tuple(rule for rule in _RULES if rule.code != "saturates")
-    seen = [(0, scale, scale.slot) for scale in recorded.kept_scales(rank)]
+        rules = list(filterfalse(_is_of_clipping, _RULES))
+    seen = []
+    for scale in recorded.kept_scales(rank):
+        seen.append((0, scale, scale.slot))
     yield from by_rules(rules, seen)
+
+
+def _is_of_clipping(rule: Rule) -> bool:
+    return rule.code == "saturates"
 
 
 def _are_clipped(rank: RankEvidence) -> bool:
     """Whether casts clip a measured tensor."""
-    rows = chain.from_iterable(step.rows for step in recorded.steps_of(rank))
+    steps = recorded.steps_of(rank)
+    rows = chain.from_iterable(step.rows for step in steps)
     return any(map(is_clipped, rows))
 
 
 def _is_stuck(kept: Kept) -> bool:
     # Transformer Engine before 1.8 computed scales anew only every so many steps.
-    if not kept.frozen or (kept.recipe.interval or 1) > 1:
+    interval = kept.recipe.interval or 1
+    if not kept.frozen or interval > 1:
         return False
-    if not kept.slot.largest_amax:  # recorded, and never rolled into the history
-        return bool(kept.slot.staged and kept.slot.staged_before)
+    slot = kept.slot
+    if not slot.largest_amax:  # recorded, and never rolled into the history
+        return bool(slot.staged and slot.staged_before)
     # A history just loses its oldest step: one end of the window alone may be explained by that.
-    return _is_off(kept, kept.expected()) and _is_off(kept, kept.expected(before=True))
+    after = kept.expected()
+    before = kept.expected(before=True)
+    return _is_off(kept, after) and _is_off(kept, before)
 
 
 def _is_off(kept: Kept, wanted: float | None) -> bool:
     """Whether the scale is not what the recipe makes of the history."""
     if not wanted or not kept.is_usable:
         return False
-    return abs(math.log2(kept.scale) - math.log2(wanted)) > limits.SCALE_TOLERANCE
+    octaves = math.log2(kept.scale) - math.log2(wanted)
+    return abs(octaves) > limits.SCALE_TOLERANCE
 
 
 def _spike(kept: Kept) -> float:
     """Return how many times the largest amax of the steps before the newest one is."""
     earlier = [amax for amax in kept.slot.amax[:-1] if amax]
-    if len(earlier) < limits.LEAST_HISTORY or not kept.newest:
+    is_short = len(earlier) < limits.LEAST_HISTORY
+    if is_short or not kept.newest:
         return 0.0
     return kept.newest / max(earlier)
 
@@ -77,19 +89,28 @@ def _spike(kept: Kept) -> float:
 def _clipped(kept: Kept) -> float:
     """Return how many times what its scale can hold the first amax of the window was."""
     amax = kept.first_of_window
-    scale = kept.slot.scale_before
-    if not amax or scale is None or not 0 < float(scale) < math.inf:
+    slot = kept.slot
+    if not amax or slot.scale_before is None:
         return 0.0
-    return amax * float(scale) / kept.slot.largest
+    scale = float(slot.scale_before)
+    if not 0 < scale < math.inf:
+        return 0.0
+    return amax * scale / slot.largest
 
 
 def _octaves(kept: Kept) -> float:
     """Return how far an amax swings to and fro; a steady rise or fall is no swing."""
     known = [math.log2(value) for value in kept.slot.amax if value]
-    if not kept.is_usable or len(known) < limits.LEAST_POINTS:
+    are_few = len(known) < limits.LEAST_POINTS
+    if are_few or not kept.is_usable:
         return 0.0
-    changes = [after - before for before, after in pairwise(known)]
-    turns = sum(before * after < 0 for before, after in pairwise(changes))
+    changes = []
+    for before, after in pairwise(known):
+        changes.append(after - before)
+    turns = 0
+    for before, after in pairwise(changes):
+        if before * after < 0:
+            turns += 1
     if 2 * turns < len(changes):
         return 0.0
     return max(known) - min(known)
@@ -120,11 +141,15 @@ def history_unused(rank: RankEvidence, _: Requested) -> Iterator[Finding]:
     """Histories of amax of which the algorithm looks at one step only."""
     for recipe in recorded.recipes_of(rank):
         length = recipe.history_length or 0
-        unused = {"most_recent": length > limits.LONG_HISTORY, "max": length == 1}
+        unused = {
+            "most_recent": length > limits.LONG_HISTORY,
+            "max": length == 1,
+        }
         is_unused = unused.get(recipe.algorithm or "")
+        is_delayed = recipe.name == "DelayedScaling"
         yield from told(
             "history-unused",
-            when=is_unused and recipe.name == "DelayedScaling",
+            when=is_unused and is_delayed,
             length=length,
             algorithm=recipe.algorithm,
         )
@@ -149,18 +174,27 @@ def growing_amax(rank: RankEvidence, _: Requested) -> Iterator[Finding]:
     """Tensors whose amax keeps growing after the warm-up of a long run."""
     steps = recorded.steps_of(rank)
     # While a model begins to learn, every amax grows.
-    later = steps[(len(steps) + 1) // 2 :]
-    late = [step for step in later if step.step >= limits.WARM_UP_STEPS]
+    half = (len(steps) + 1) // 2
+    late = []
+    for step in steps[half:]:
+        if step.step >= limits.WARM_UP_STEPS:
+            late.append(step)
     seen: list[TensorRecord] = []
     for step in late:
         seen += step.rows
     grown = []
-    for rows in grouped(seen, lambda row: (row.layer, row.tensor)).values():
+    by_tensor = grouped(seen, _tensor_of)
+    for rows in by_tensor.values():
         growth = _growth(rows)
         if growth >= limits.GROWN:
-            grown.append(Accused(growth, late[-1].step, rows[-1]))
+            accused = Accused(growth, late[-1].step, rows[-1])
+            grown.append(accused)
     first = late[0].step if late else 0
     yield from accuse("scale-unstable", grown, case="growing", first=first)
+
+
+def _tensor_of(row: TensorRecord) -> tuple[str, str]:
+    return row.layer, row.tensor
 
 
 def _growth(rows: Sequence[TensorRecord]) -> float:
@@ -169,7 +203,10 @@ def _growth(rows: Sequence[TensorRecord]) -> float:
     if len(values) < limits.LEAST_POINTS or not values[0]:
         return 0.0
     steps = len(values) - 1
-    rises = sum(after >= before for before, after in pairwise(values))
+    rises = 0
+    for before, after in pairwise(values):
+        if after >= before:
+            rises += 1
     if rises < limits.RISING * steps:
         return 0.0
     return values[-1] / values[0]
@@ -186,7 +223,8 @@ def scales_differ(ranks: Sequence[RankEvidence], _: Requested) -> Iterator[Findi
         for number in rank.numbers:
             for shared, spelled in _shared_scales(rank, number):
                 on_ranks = held.setdefault(shared, {})
-                on_ranks.setdefault(spelled, []).append(number)
+                same = on_ranks.setdefault(spelled, [])
+                same.append(number)
     differ = {}
     numbers: set[int] = set()
     for shared, on_ranks in held.items():
@@ -196,7 +234,8 @@ def scales_differ(ranks: Sequence[RankEvidence], _: Requested) -> Iterator[Findi
     for shared, on_ranks in islice(differ.items(), 1):
         shown = []
         for scale, on in on_ranks.items():
-            shown.append(f"{float(scale):.4g} on {label_of_ranks(on)}")
+            value = float(scale)
+            shown.append(f"{value:.4g} on {label_of_ranks(on)}")
         yield finding(
             "scales-differ-between-ranks",
             name=f"the {shared.tensor} of {shared.layer}",
@@ -259,8 +298,8 @@ def loss_not_finite(ranks: Sequence[RankEvidence], _: Requested) -> Iterator[Fin
     """
     for rank in ranks[:1]:
         what, is_grave = _not_finite(rank)
-        if what:
-            yield finding("nan-or-inf", "loss" if is_grave else "passed", what=what)
+        case = "loss" if is_grave else "passed"
+        yield from told("nan-or-inf", case, when=what, what=what)
 
 
 def _not_finite(rank: RankEvidence) -> tuple[str, bool]:
@@ -268,22 +307,26 @@ def _not_finite(rank: RankEvidence) -> tuple[str, bool]:
     losses = rank.recorded.losses
     signs = rank.recorded.signs
     norms = recorded.gradients_of(rank)
-    points = sorted(losses.points.items())
-    bad = [step for step, loss in points if not math.isfinite(loss)]
+    bad = []
+    for step in sorted(losses.points):
+        if not math.isfinite(losses.points[step]):
+            bad.append(step)
     broken = [str(norm.step) for norm in norms if not norm.finite]
     if bad:
-        counted_as = optional("logged value", when=losses.counted) or "step"
-        what = (
-            f"the loss in the log is {losses.points[bad[0]]:g} at {counted_as} {bad[0]}"
-        )
-        repeats = len(bad) > 1 or bad[0] == max(losses.points)
+        first = bad[0]
+        counted_as = "logged value" if losses.counted else "step"
+        value = losses.points[first]
+        what = f"the loss in the log is {value:g} at {counted_as} {first}"
+        is_last = first == max(losses.points)
+        repeats = len(bad) > 1 or is_last
         return what, repeats or signs.is_grave
     if signs.broken:
         return _steps_lost(signs), signs.is_grave
     are_all = 1 < len(broken) == len(norms)
     is_scaled = bool(recorded.loss_scales_of(rank))
-    what = f"the gradients of steps {listed(broken)} are not finite"
-    return optional(what, when=are_all and not is_scaled), True
+    if is_scaled or not are_all:
+        return "", True
+    return f"the gradients of steps {listed(broken)} are not finite", True
 
 
 def _steps_lost(signs: LogSigns) -> str:
@@ -294,7 +337,9 @@ def _steps_lost(signs: LogSigns) -> str:
     others = len(signs.broken) + signs.more - 1
     if not others:
         return said
+    said = f"{said}, and {counted(others, 'more step')}"
     last = signs.broken[-1]
-    until = f"; the last {last.place}".rstrip() + f" (line {last.line})"
-    more = counted(others, "more step")
-    return f"{said}, and {more}{optional(until, when=last is not first)}"
+    if last is first:
+        return said
+    where = f"the last {last.place}".rstrip()
+    return f"{said}; {where} (line {last.line})"

@@ -113,22 +113,27 @@ class ShortfallFacts:
         ran_low = self._short.ran.low
         case = "part" if self._lacks_part() else optional("less", when=ran_low)
         found = finding(_CODES[self._main], case, **self._facts(), holds=self._holds)
-        is_of_one_rank = self._coordinates[0] == "rank" and len(self._places) == 1
-        return replace(found, per_rank=is_of_one_rank and case == "part")
+        is_of_ranks = self._coordinates[0] == "rank"
+        is_of_one_rank = is_of_ranks and len(self._places) == 1
+        is_part = case == "part"
+        return replace(found, per_rank=is_of_one_rank and is_part)
 
     def _lacks_part(self) -> bool:
         """Whether a part of the values lacks."""
-        is_of_layers = self._main != "micro-batch" or "layer" in self._coordinates
-        return len(self._coordinates) > 1 and is_of_layers
+        names_layers = "layer" in self._coordinates
+        is_of_layers = names_layers or self._main != "micro-batch"
+        are_several = len(self._coordinates) > 1
+        return are_several and is_of_layers
 
     def _of_legs(self) -> Finding:
         """Say which legs are short; of which layers or blocks, where the order of calls tells."""
         facts = self._facts()
         if self._legs == {Leg.RECOMPUTE}:
             return finding("recompute-not-fp8", "kernels", **facts)
-        in_order = self._run.names.place_in_order(self._short)
+        names = self._run.names
+        in_order = names.place_in_order(self._short)
         facts["in_order"] = in_order
-        facts["those"] = self._run.names.in_order(self._short) or facts["names"]
+        facts["those"] = names.in_order(self._short) or facts["names"]
         facts["but"] = self._pins_of_blocks()
         if in_order and Fact.WHOLE.value in self._holds:
             return finding("layer-not-fp8", "in-order", **facts, holds=self._holds)
@@ -141,13 +146,14 @@ class ShortfallFacts:
         """Say how many GEMMs lack by a count of the log."""
         claim = self._run.statements.counts[0]
         of = f"{claim.converted} of {claim.total}" if claim.total else claim.converted
+        which = f"log {claim.place} says that {of} layers were"
         return finding(
             "layer-not-fp8",
             "counted",
             ranks=self._numbers(),
             count=counted(self.launches, "GEMM"),
             format=self._run.requested.name,
-            which=f"log {claim.place} says that {of} layers were",
+            which=which,
         )
 
     def _is_counted(self) -> bool:
@@ -266,10 +272,16 @@ class ShortfallFacts:
     def _facts(self) -> dict[str, Any]:
         """Return what the sentences of all codes name."""
         run = self._run
-        values = {x: run.names.value(self._short, x) for x in self._short.coordinates}
-        modules = run.names.modules(self._short)
-        count = counted(modules or list(self._short.values), "converted layer")
-        named = values.get("layer") or abridged(patterns(modules), limits.SHOWN_NUMBERS)
+        short = self._short
+        values = {}
+        for name in short.coordinates:
+            values[name] = run.names.value(short, name)
+        modules = run.names.modules(short)
+        things = modules or list(short.values)
+        count = counted(things, "converted layer")
+        named = values.get("layer")
+        if not named:
+            named = abridged(patterns(modules), limits.SHOWN_NUMBERS)
         are_several = len(modules) > 1
         others = sum(rank.ran_low for rank in run.ranks)
         return {
@@ -279,7 +291,7 @@ class ShortfallFacts:
             "those": named,
             "ranks": self._numbers(),
             "layers": modules,
-            "parts": " in ".join(values[name] for name in self._parts()),
+            "parts": " in ".join(map(values.__getitem__, self._parts())),
             "lacks": counted(self.launches, "GEMM"),
             "others": counted(others, "other rank"),
             "where": run.names.micro_batches(self._short),
@@ -303,8 +315,9 @@ class ShortfallFacts:
 
         What is said of one rank begins with its name.
         """
-        left_out = ["rank"] if len(self._places) == 1 else []
-        named = [name for name in self._coordinates if name not in left_out]
+        named = list(self._coordinates)
+        if len(self._places) == 1 and "rank" in named:
+            named.remove("rank")
         return sorted(named, key=_FROM_SMALL.index)
 
     def _beside(self) -> dict[str, str]:
@@ -326,11 +339,15 @@ class ShortfallFacts:
 
     def _label(self, places: Iterable[int]) -> str:
         """Name ranks, "ranks 0, 2"; nothing for none."""
-        ranks = [self._run.ranks[place] for place in sorted(places)]
-        numbers = [number for rank in ranks for number in rank.numbers]
-        if len(numbers) == len(ranks) > 0:
+        numbers: list[int] = []
+        labels = []
+        for place in sorted(places):
+            rank = self._run.ranks[place]
+            numbers += rank.numbers
+            labels.append(rank.label)
+        if len(numbers) == len(labels) > 0:
             return label_of_ranks(numbers)
-        return enumerated([rank.label for rank in ranks])
+        return enumerated(labels)
 
     def _numbers(self) -> list[int]:
         """Return the numbers of the ranks that it is about."""
