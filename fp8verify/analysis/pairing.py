@@ -491,7 +491,7 @@ def settle_delayed(
             outside[step].append(gemm)
     for step, products in outside.items():
         layers = missing[step] + first[step]
-        if len(layers) < HALF * forward[step]:
+        if len(layers) <= HALF * forward[step]:
             layers = missing[step]
         _settle_delayed_in_step(
             products,
@@ -526,9 +526,12 @@ def _settle_delayed_in_step(
         nodes: all nodes, by their numbers.
     """
     sides_of_layers = set(map(_sides_of_layer, layers))
+    # Of few layers it is rather frozen weights that have no wgrad.
+    is_schedule = len(layers) > HALF * forward
     delayed = []
     for gemm in products:
-        if _may_be_delayed(gemm, sides_of_layers):
+        is_free = is_schedule or gemm.leg is not Leg.OPTIMIZER
+        if is_free and _may_be_delayed(gemm, sides_of_layers):
             delayed.append(gemm)
     if all(gemm.shape for gemm in (*delayed, *layers)):
         layers_by_sides = grouped(layers, _sides_of_layer)
@@ -540,7 +543,7 @@ def _settle_delayed_in_step(
                 nodes,
                 shaped=True,
             )
-    elif len(layers) > HALF * forward:
+    elif is_schedule:
         # Fewer may be the first layers, which have no dgrad.
         _settle_as_wgrad(
             delayed,

@@ -31,6 +31,11 @@ def legs_of(leg: Leg) -> tuple[Leg, ...]:
     return _LEGS_OF.get(leg, (leg,))
 
 
+def turned(layer: Layer) -> Layer:
+    """Return the size of a layer with inputs and outputs exchanged, which its dgrad may have."""
+    return layer[::-1] if isinstance(layer, tuple) else layer
+
+
 class Place(NamedTuple):
     """Where an execution stands: `rank` and `step` are places among those of the run."""
 

@@ -21,7 +21,7 @@ from fp8verify.verdict.expectation import (
     placed,
     said,
 )
-from fp8verify.verdict.ledger import Entry, Layer, Ledger, Place, Program
+from fp8verify.verdict.ledger import Entry, Layer, Ledger, Place, Program, turned
 from fp8verify.verdict.statements import Statements
 
 
@@ -108,9 +108,14 @@ def by_loose_calls(ledger: Ledger, statements: Statements) -> Iterator[Expected]
     for one in placed(ledger, statements):
         cell = one.cell
         steps[cell.rank, cell.step, cell.layer][cell.leg].append(one)
+    sizes = {layer for (_, _, layer), by_leg in steps.items() if Leg.FPROP in by_leg}
     for rank, layer, by_leg in _comparable(steps):
         if Leg.UNKNOWN not in by_leg and Leg.FPROP in by_leg:
-            yield from _of_step(rank, layer, by_leg, statements)
+            # The gradients may be those of layers with inputs and outputs exchanged.
+            is_turned = turned(layer) != layer and turned(layer) in sizes
+            is_sure = not (is_turned and Leg.BACKWARD in by_leg)
+            for expected in _of_step(rank, layer, by_leg, statements):
+                yield expected._replace(is_sure=is_sure and expected.is_sure)
             if layer is None and Leg.BACKWARD in by_leg:
                 yield from _beside_vague(by_leg, statements)
 

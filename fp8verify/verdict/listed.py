@@ -28,7 +28,15 @@ from fp8verify.verdict.expectation import (
     placed,
     said,
 )
-from fp8verify.verdict.ledger import Entry, Layer, Ledger, Place, Program, legs_of
+from fp8verify.verdict.ledger import (
+    Entry,
+    Layer,
+    Ledger,
+    Place,
+    Program,
+    legs_of,
+    turned,
+)
 from fp8verify.verdict.order import Named, is_expert
 from fp8verify.verdict.readings import Launches, high_launches
 from fp8verify.verdict.statements import Statements
@@ -55,7 +63,7 @@ def by_list(program: Program, place: Place, statements: Statements) -> Iterator[
         yield from of_layer
     yield from _without_sizes(program, place, statements)
     yield from _of_modules_without_calls(program, place, statements)
-    yield from _by_order(program, in_order, statements)
+    yield from _by_order(program, place, in_order, statements)
     yield from _by_order_of_replay(program, place, statements)
 
 
@@ -88,6 +96,8 @@ def by_list_of_steps(ledger: Ledger, statements: Statements) -> Iterator[Expecte
         steps[cell.rank, cell.step, cell.layer, cell.leg].append(one)
     for (rank, step, layer, leg), found in steps.items():
         modules = statements.modules_of(rank, layer)
+        if any(module.frozen for module in modules):
+            continue  # their gradients may be taken for those of others
         cells = {one.cell for one in found}
         forward = steps.get((rank, step, layer, Leg.FPROP), ())
         if len(cells) < 2 or not len(found) == len(forward) == len(modules):
@@ -264,8 +274,10 @@ def _of_whole_list(
 ) -> Iterator[Said]:
     """Yield how many launches run low at least, where they can be passes through the list."""
     forward = len(by_leg[Leg.FPROP]) if Leg.FPROP in by_leg else None
-    # Which of the experts ran is open, and whether a router is among the calls.
-    is_sure = not any(map(is_expert, modules))
+    # Which of the experts ran is open, and whether a router is among the calls. Beside launches of
+    # no known leg, which may be all of the model's, those with an operator may be others.
+    is_unknown = Leg.UNKNOWN in by_leg and len(by_leg) > 1
+    is_sure = not is_unknown and not any(map(is_expert, modules))
     for legs in _joined_legs(by_leg):
         entries = [entry for leg in legs for entry in by_leg[leg]]
         ran = _counted(legs[-1], entries, forward)
@@ -383,7 +395,10 @@ def _of_modules_without_calls(
 
 
 def _by_order(
-    program: Program, in_order: Iterable[Named], statements: Statements
+    program: Program,
+    place: Place,
+    in_order: Iterable[Named],
+    statements: Statements,
 ) -> Iterator[Said]:
     """Yield what the list states of calls that are in its order, unless the trace names these."""
     for calls, modules in in_order:
@@ -392,7 +407,9 @@ def _by_order(
             for entry in program.by_call[call]:
                 if not isinstance(entry.slot.layer, str):
                     by_leg[entry.leg].append(entry)
-        are_paired = _are_paired(program, calls)
+        layer = program.by_call[calls[0]][0].slot.layer
+        alike = statements.modules_of(place.rank, layer)
+        are_paired = _are_paired(program, calls, alike)
         for leg, entries in by_leg.items():
             if leg in BACKWARD_LEGS and not are_paired:
                 continue
@@ -420,15 +437,31 @@ def _of_named(
     yield said(Witness.NAMES, entries, least, names)
 
 
-def _are_paired(program: Program, calls: Sequence[int]) -> bool:
+def _are_paired(
+    program: Program,
+    calls: Sequence[int],
+    alike: Iterable[ModuleRecord],
+) -> bool:
     """Whether the gradients of calls are known to be theirs: by number, or as all have as many.
 
     Else recomputed products, which have the sizes of gradients where a layer is square, may have
-    been taken for some of them. The first layer of a model has no dgrad.
+    been taken for some of them. The first layer of a model has no dgrad, and frozen ones no wgrad.
+
+    Args:
+        program: of the calls.
+        calls: their places, of one layer.
+        alike: the modules that the calls may be of.
     """
     if all(program.calls[call].tie is Tie.NUMBER for call in calls):
         return True
     layer = program.by_call[calls[0]][0].slot.layer
+    is_turned = (
+        turned(layer) != layer and (turned(layer), Leg.FPROP) in program.by_layer
+    )
+    is_vague = (layer, Leg.BACKWARD) in program.by_layer
+    is_frozen = any(module.frozen for module in alike)
+    if is_frozen or (is_vague and is_turned):
+        return False
     counts: list[int] = []
     for entries in program.by_call.values():
         gradients = [entry for entry in entries if entry.leg in BACKWARD_LEGS]

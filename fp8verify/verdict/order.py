@@ -110,8 +110,10 @@ def in_order_without_sizes(
     """
     calls = program.forward_calls
     has_sizes = any(program.calls[call].size is not None for call in calls)
+    # Launches of no known leg may be the model's, and these others.
+    has_unknown = any(entry.leg is Leg.UNKNOWN for entry in program.entries)
     passes, rest = divmod(len(calls), len(listed))
-    if has_sizes or rest:
+    if has_sizes or has_unknown or rest:
         return []
     found = _named(calls, [*listed] * passes)
     for places, modules in found:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from typing import Final, TypeAlias
 
@@ -157,24 +157,35 @@ def _irregular(ledger: Ledger) -> set[Layer]:
     """Return the layers that executions call otherwise, as experts, where others are not.
 
     They call them in other numbers, or of as many calls others with the most tokens: the same slot
-    is of other modules in each.
+    is of other modules in each. Where all layers are called otherwise, a window may cut one
+    execution, so the others are alike.
     """
-    patterns: dict[Layer, set[_Pattern]] = defaultdict(set)
+    patterns: dict[Layer, Counter[_Pattern]] = defaultdict(Counter)
     for program in ledger.programs:
-        work: dict[Layer, list[float]] = defaultdict(list)
-        for place in program.forward_calls:
-            entry = program.by_call[place][0]
-            work[entry.slot.layer].append(entry.ran.work)
-        for layer, of_layer in work.items():
-            most = max(of_layer) or 1.0
-            shares = tuple(one / most for one in of_layer)
-            patterns[layer].add(shares)
-    irregular = set()
-    for layer, found in patterns.items():
-        if len(found) > 1:
-            irregular.add(layer)
-    are_all = len(irregular) == len(patterns)
-    return set() if are_all else irregular
+        for layer, pattern in _patterns(program).items():
+            patterns[layer][pattern] += len(program.places)
+    irregular = {layer for layer, found in patterns.items() if len(found) > 1}
+    if len(irregular) < len(patterns):
+        return irregular
+    return {layer for layer in irregular if not _is_mostly_one(patterns[layer])}
+
+
+def _patterns(program: Program) -> dict[Layer, _Pattern]:
+    """Return by layer the work of its calls, as shares of that of the largest."""
+    work: dict[Layer, list[float]] = defaultdict(list)
+    for place in program.forward_calls:
+        entry = program.by_call[place][0]
+        work[entry.slot.layer].append(entry.ran.work)
+    patterns = {}
+    for layer, of_layer in work.items():
+        most = max(of_layer) or 1.0
+        patterns[layer] = tuple(one / most for one in of_layer)
+    return patterns
+
+
+def _is_mostly_one(found: Counter[_Pattern]) -> bool:
+    """Whether more than half of the executions have one pattern."""
+    return 2 * max(found.values()) > found.total()
 
 
 def _gradients(program: Program) -> Iterator[list[Entry]]:

@@ -16,7 +16,7 @@ from fp8verify.terms import Leg
 from fp8verify.thresholds import FIRST_LAYERS
 from fp8verify.verdict.ledger import legs_of
 from fp8verify.verdict.order import is_expert
-from fp8verify.verdict.statements import Statements
+from fp8verify.verdict.statements import Statements, runs
 
 
 class High(NamedTuple):
@@ -63,12 +63,12 @@ class _Modules:
 
     def high(self, leg: Leg, modules: Iterable[ModuleRecord]) -> int:
         """Return how many of some modules run a leg in high precision."""
-        running = [module for module in modules if _runs(module, leg)]
+        running = [module for module in modules if runs(module, leg)]
         return len(running) - self.low(leg, running)
 
     def calls(self, leg: Leg, ran: _Pass) -> int:
         """Return how many launches of a leg passes have: frozen weights have no wgrad."""
-        without = sum(not _runs(module, leg) for module in self.always)
+        without = sum(not runs(module, leg) for module in self.always)
         return ran.calls - ran.passes * without
 
     def of_leg(self, leg: Leg, ran: _Pass) -> High:
@@ -81,10 +81,6 @@ class _Modules:
             least=always + max(0, of_experts - low_experts),
             most=always + min(of_experts, high_experts),
         )
-
-
-def _runs(module: ModuleRecord, leg: Leg) -> bool:
-    return leg is not Leg.WGRAD or not module.frozen
 
 
 def high_launches(

@@ -117,13 +117,17 @@ class Statements:
         pin = self._requested.pin(module.fqn)
         if pin is not None:
             return False
-        # Weights of experts do not show what multiplies them.
-        for each in legs_of(leg):
-            if self._leaves_high[each]:
-                return False
-            if module.format_of(each.value) == HIGH_PRECISION:
-                return False
-        return True
+        legs = [each for each in legs_of(leg) if runs(module, each)]
+        return bool(legs) and all(self._is_asked_of(module, each) for each in legs)
+
+    def _is_asked_of(self, module: ModuleRecord, leg: Leg) -> bool:
+        """Whether neither the recipe nor a module's own configuration keeps a leg high.
+
+        Weights of experts do not show what multiplies them.
+        """
+        return (
+            not self._leaves_high[leg] and module.format_of(leg.value) != HIGH_PRECISION
+        )
 
     def low_legs(
         self,
@@ -227,6 +231,11 @@ class Statements:
             if claim.converted:
                 counts.append(claim)
         return counts
+
+
+def runs(module: ModuleRecord, leg: Leg) -> bool:
+    """Whether training runs a leg of a module: frozen weights have no wgrad."""
+    return leg is not Leg.WGRAD or not module.frozen
 
 
 def _with_conversions_of_any(

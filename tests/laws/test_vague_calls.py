@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from fp8verify import Verdict, inspect
+from fp8verify.terms import Severity
 from tests.laws.laws import of_run
 from tests.laws.runs import (
     ALL_LEGS,
@@ -191,3 +192,66 @@ def test_random_runs_that_once_broke_a_law(seed: int, law: str, tmp_path: Path) 
     found = list(of_run(run, law, f"random {seed}", choose, tmp_path))
     assert found
     assert [one.broken for one in found] == [None] * len(found)
+
+
+def _small(*layers: tuple[int, int, frozenset[str], bool], **more: Any) -> Run:
+    """Return a run of few layers: outputs, inputs, legs in FP8, and whether it is frozen."""
+    found = []
+    for block, (n, k, low, frozen) in enumerate(layers):
+        found.append(Layer(f"blocks.{block}.up", n, k, low, block, frozen=frozen))
+    extras = frozenset({"embedding"}) | more.pop("extras", frozenset())
+    return Run(tuple(found), extras=extras, **more)
+
+
+_NONE: frozenset[str] = frozenset()
+_BUT_WGRAD = ALL_LEGS - {WGRAD}
+_WITHOUT_SIZES = frozenset({"shapes"})
+_SMALL = {
+    "one layer in FP8, one not": _small(
+        (1024, 2048, ALL_LEGS, False),
+        (2048, 1024, _NONE, False),
+        form="compiled",
+        hidden=_WITHOUT_SIZES,
+    ),
+    "wgrad in BF16, a frozen layer": _small(
+        (1024, 2048, _BUT_WGRAD, False),
+        (1024, 2048, _NONE, False),
+        (2048, 2048, _BUT_WGRAD, True),
+        form="reduce-overhead",
+        recipe="wgrad in BF16",
+        batches=2,
+    ),
+    "frozen layers without numbers": _small(
+        (1024, 1024, _NONE, True),
+        (1024, 2048, _BUT_WGRAD, True),
+        recipe="wgrad in BF16",
+        hidden=frozenset({"numbers", "shapes"}),
+        batches=2,
+    ),
+    "an optimizer's products of a frozen layer's size": _small(
+        (2048, 2048, ALL_LEGS, False),
+        (1024, 1024, ALL_LEGS, True),
+        extras=frozenset({"optimizer"}),
+        tokens=1024,
+    ),
+    "as many tokens as a layer is wide, and its sizes exchanged in another": replace(
+        _small(
+            (1024, 2048, ALL_LEGS, False),
+            (2048, 1024, _NONE, False),
+            (2048, 2048, ALL_LEGS, False),
+            form="compiled",
+            tokens=1024,
+            batches=2,
+        ),
+        extras=frozenset({"recompute"}),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", _SMALL)
+def test_few_layers_accuse_nothing_by_gradients_that_may_be_others(
+    name: str, tmp_path: Path
+) -> None:
+    report = inspect(write(_SMALL[name], tmp_path))
+    codes = [one.code for one in report.findings if one.severity is not Severity.INFO]
+    assert not {"leg-not-fp8", "layer-not-fp8"}.intersection(codes)
