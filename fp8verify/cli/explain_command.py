@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from difflib import get_close_matches
 from functools import cache
 from pathlib import Path
@@ -30,6 +30,10 @@ _WORD = re.compile(r"(?i)\b(?:\w*error|warning|exception|traceback|failed|won't)
 _OF_KERNELS = re.compile(r"::|<|^void |_kernel\b")
 _SETTING = re.compile(r"^\s*[\w.-]+(?: \.{3,} |\s+[=:]\s|[:=]\s+)\S")
 _CODE = re.compile(r"[a-z0-9]+(-[a-z0-9]+)*")
+# What is no message in a traceback: its first line and each place; marks below a line of source.
+_FRAME = re.compile(r'\s*(?:Traceback \(most recent call|File "[^"]{1,400}", line \d)')
+_MARKS = re.compile(r"[\s^~]+")
+_RANK = re.compile(r"^\[(?:rank)?\d{1,5}\]: ?")
 _FENCE = re.compile(r"^```\w*\n(.*?)^```$\n?", re.MULTILINE | re.DOTALL)
 
 
@@ -72,10 +76,25 @@ def _names(names: tuple[str, ...]) -> Iterator[str]:
         if name != "-":
             yield name
             continue
+        lines = []
         for raw in sys.stdin.buffer:
             line = raw.decode("utf-8", "replace").rstrip("\r\n")
             if line.strip():
-                yield line[:_MAX_NAME]
+                lines.append(_RANK.sub("", line[:_MAX_NAME]))
+        yield from _without_frames(lines)
+
+
+def _without_frames(lines: Sequence[str]) -> Iterator[str]:
+    """Yield lines without the frames of tracebacks, each a place and a line of source."""
+    place = None  # how far a place is indented, where a line of source may follow it
+    for line in lines:
+        indented = len(line) - len(line.lstrip())
+        is_source = place is not None and indented > place
+        if _FRAME.match(line):
+            place = indented
+        elif not is_source and _MARKS.fullmatch(line) is None:
+            place = None
+            yield line
 
 
 def _as_json(name: str) -> str:

@@ -50,7 +50,8 @@ _WORDS = (
     "expect to", "couldn't find", "undefined symbol", "scaling",
     "unrecognized",
     "missing key", "unexpected key", "nan", "build", "inductor", "ptxas", "subprocess-", "metadata-",
-    "torch._dynamo", "bitsandbytes", "8bit", "illegal instruction", "fused_attn", "cudnn", "csrc/", "sdpa_",
+    "torch._dynamo", "compute capability",
+    "bitsandbytes", "8bit", "illegal instruction", "fused_attn", "cudnn", "csrc/", "sdpa_",
 )  # fmt: skip
 
 
@@ -187,8 +188,11 @@ def _rows_of(line: str) -> list[Failure]:
 def nearest(message: str) -> Failure | None:
     """Return the known message of which one that is not known has most words, None if none is near.
 
-    A word or two in common, such as a library and a format, do not make messages alike.
+    A word or two in common, such as a library and a format, do not make messages alike. None is
+    near one that is not about low precision.
     """
+    if _LOW_WORDS.search(message) is None:
+        return None
     words = _words_of(message[:MAX_LINE])
     best = None
     best_share = 0.0
@@ -234,7 +238,8 @@ _OPERANDS = {
 _OPERAND_TYPE = re.compile(r"\babType (\d{1,4})\b")
 _LOW_WORDS = re.compile(
     r"(?i)fp8|float_?8|f8e[45]m|e4m3|e5m2|e8m0|fp4|float_?4|e2m1|mx_?fp|nvfp|transformer.?engine|torchao"
-    r"|scaled_mm|quanti[sz]|amax|deep_?gemm|\bte\b|msamp|8.?bit|int8|(?:cu|roc|hip)blas|cutlass|gemm|matmul|low.?precision|recipe"
+    r"|scaled_mm|quanti[sz]|amax|deep_?gemm|\bte\b|msamp|8.?bit|int8|(?:cu|roc|hip)blas|cutlass|gemm|matmul"
+    r"|low.?precision|recipe|wise scaling"
 )
 
 

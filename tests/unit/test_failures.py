@@ -108,6 +108,7 @@ def test_an_unknown_message_says_so_and_exits_with_3(message: str) -> None:
             "asynchronous tensor parallelism",
         ),
         # A library, a format or an operation in common do not make messages alike.
+        ("RuntimeError: self and mat2 must be tensors that have the same device", None),
         ("RuntimeError: the hadamard_transform kernel of nvfp4 did not start", None),
         ("AttributeError: 'Float8Tensor' object has no attribute 'foo'", None),
         ("RuntimeError: CUDA error: an illegal memory access was encountered", None),
@@ -125,6 +126,21 @@ def test_a_known_message_is_named_only_if_it_is_alike(
         assert told["nearest"] is None
     else:
         assert told["nearest"].startswith(near)
+
+
+def test_only_the_message_of_a_traceback_is_explained() -> None:
+    shown = (
+        "[rank0]: Traceback (most recent call last):\n"
+        '[rank0]:   File "/lingua/float8.py", line 23, in matmul\n'
+        "[rank0]:     output = torch._scaled_mm(\n"
+        "[rank0]:              ^^^^^^^^^^^^^^^^^\n"
+        '[rank0]:   File "<string>", line 4, in backward\n'
+        "[rank0]: RuntimeError: cutlass cannot initialize\n"
+    )
+    done = CliRunner().invoke(explain_command, ["-"], input=shown)
+    assert done.exit_code == 0
+    assert done.output.startswith("RuntimeError: cutlass cannot initialize\n  a cause:")
+    assert "not in the list" not in done.output
 
 
 def test_the_name_of_a_kernel_is_no_message() -> None:

@@ -46,6 +46,18 @@ def read(lines: Iterable[str]) -> LossSeries:
     return found
 
 
+def test_losses_of_dicts_that_call_the_learning_rate_lr_are_read() -> None:
+    lines = [
+        "{'loss': 5.6, 'lr': 0.0002, 'epoch': 0.09}",
+        "{'loss': 153318.95, 'grad_norm': nan, 'learning_rate': 0.0002, 'epoch': 0.09}",
+        "{'loss': nan, 'lr': 0.0002, 'epoch': 0.09}",
+        "{'loss': 0.3, 'accuracy': 0.5}",
+    ]
+    found = scan_losses(lines)
+    assert found is not None
+    assert list(found.points) == [1, 2, 3]
+
+
 def test_every_pattern_has_a_line_here() -> None:
     named = {one.name for one in frameworks() if one.loss}
     assert named - {OWN} | {PLAIN} == set(LINES), "add its line to LINES above"
