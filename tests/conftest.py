@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import importlib.util
+import os
 import sys
 from collections.abc import Generator, Iterator
 from pathlib import Path
@@ -14,6 +15,10 @@ from tests.hand_built import TraceBuilder
 from tests.shown import Shown
 
 ROOT = Path(__file__).parent.parent
+if "FP8VERIFY_MUTATED" not in os.environ:
+    # Else each of the hundreds of processes that tests start compiles all that it imports.
+    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+    sys.dont_write_bytecode = False
 # What jsonschema builds forty grammars of addresses with, for seconds, where it is installed.
 sys.modules.setdefault("rfc3987_syntax", None)  # type: ignore[arg-type]
 if importlib.util.find_spec("hypothesis"):
