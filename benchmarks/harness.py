@@ -111,9 +111,12 @@ def pair(
     *arguments: object,
     options: tuple[object, ...] = ("--steps", "3-4"),
     python: str | Path = sys.executable,
+    runner: str | Path = sys.executable,
     witness: bool = True,
 ) -> tuple[Outcome, Outcome]:
     """Run a script plain and attached; `arguments` are the words after `python`.
+
+    `runner` is the Python of `fp8verify run`.
 
     `folder` gets one folder for each of the two, and the capture in `attached/capture`. A `witness`
     looks from inside too, which takes a script and no `-m`.
@@ -123,7 +126,7 @@ def pair(
         if witness
         else (python, *arguments)
     )
-    run = (sys.executable, "-m", "fp8verify", "run", *options, "--trace-dir", OURS[0])
+    run = (runner, "-m", "fp8verify", "run", *options, "--trace-dir", OURS[0])
     plain = execute(folder / "plain", (), command)
     attached = execute(
         folder / "attached", (*run, "-o", OURS[1], "--exit-zero", "--"), command

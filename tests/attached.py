@@ -24,7 +24,7 @@ from fp8verify.capture.files import read_meta
 from fp8verify.capture.schema import RankMeta, WindowRecord
 from fp8verify.report.forms import render
 from tests.command_line import PATIENCE_S
-from tests.shared_torch import python_with_torch
+from tests.shared_torch import python_of_our_commands, python_with_torch
 
 ROOT = Path(__file__).parents[1]
 SCRIPTS = Path(__file__).parent / "integration" / "scripts"
@@ -121,7 +121,7 @@ def attach(
     """Run a script attached; `fresh` imports torch anew, else see `tests.shared_torch`."""
     capture = tmp_path / "capture"
     driver = [
-        sys.executable,
+        python_of_our_commands(),
         SCRIPTS / "attach.py",
         *options,
         "--python",

@@ -3,17 +3,32 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from benchmarks.harness import pair
+from benchmarks import harness
+from benchmarks.harness import Outcome
 from fp8verify.capture.files import read_ranks
 from fp8verify.capture.schema import RankMeta
-from tests.shared_torch import python_with_torch
+from tests.shared_torch import FORKS_RUN, python_of_our_commands, python_with_torch
 
 pytestmark = pytest.mark.train
 LOOPS = Path(__file__).parent / "loops"
 SEEN = Path(__file__).parents[2] / "benchmarks" / "attach" / "seen.py"
+
+
+@pytest.fixture(autouse=True)
+def _runs_are_forks(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in FORKS_RUN.items():
+        monkeypatch.setenv(name, value)
+
+
+def pair(folder: Path, *command: object, **options: Any) -> tuple[Outcome, Outcome]:
+    """Run a script plain and attached, in forks."""
+    python = python_with_torch()
+    runner = python_of_our_commands()
+    return harness.pair(folder, *command, python=python, runner=runner, **options)
 
 
 def same(
@@ -31,7 +46,6 @@ def same(
             LOOPS / arguments[0],
             *arguments[1:],
             options=options,
-            python=python_with_torch(),
         )
         if not (differences := plain.differences(attached)):
             break
@@ -96,9 +110,7 @@ def test_trainings_that_do_more_than_train(
 ) -> None:
     monkeypatch.setenv("PYTHON_EXEC", f"{python_with_torch()}")
     command = (LOOPS / "odd.py", case)
-    plain, attached = pair(
-        tmp_path, *command, python=python_with_torch(), witness=case == "signals"
-    )
+    plain, attached = pair(tmp_path, *command, witness=case == "signals")
 
     assert (plain.code, plain.stderr) == (0, "")
     assert plain.differences(attached) == []
@@ -108,9 +120,7 @@ def test_a_window_that_is_open_when_c_exits(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("FP8VERIFY_TESTS_WHOLE_EXIT", "1")
-    plain, attached = pair(
-        tmp_path, LOOPS / "odd.py", "forgets", python=python_with_torch(), witness=False
-    )
+    plain, attached = pair(tmp_path, LOOPS / "odd.py", "forgets", witness=False)
 
     assert plain.code == 0
     assert plain.differences(attached) == []
@@ -133,9 +143,7 @@ def test_trainings_that_look_at_themselves(
     tmp_path: Path, case: str, options: tuple[str, ...]
 ) -> None:
     """The others, in all ways, are among the cases of `benchmarks/attach_cases.py`."""
-    plain, attached = pair(
-        tmp_path, SEEN, case, options=options, python=python_with_torch(), witness=False
-    )
+    plain, attached = pair(tmp_path, SEEN, case, options=options, witness=False)
 
     assert plain.code == 0, plain.stderr
     assert plain.differences(attached) == []

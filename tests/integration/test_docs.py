@@ -23,7 +23,7 @@ from scripts.docs.pictures import PICTURES, stale_pages, stale_terminals
 from scripts.docs.reference import TABLES, finding_pages
 from scripts.docs.support import CPU, FEATURES, FRAMEWORKS, TRIALS, Trial
 from tests.captures import ROOT, report_of
-from tests.shared_torch import python_of_our_commands, python_with_torch
+from tests.shared_torch import FORKS_RUN, python_of_our_commands, python_with_torch
 from tests.shown import OF_GITHUB, put, run
 
 REPOSITORY = ROOT.parent
@@ -134,7 +134,7 @@ def test_a_command_that_is_shown_launches_what_it_names(
     tmp_path: Path, command: str
 ) -> None:
     stand_ins(tmp_path, "train.py", "package/train.py")
-    done = run(command, tmp_path)
+    done = run(command, tmp_path, **FORKS_RUN)
     assert done.returncode == 3, (
         done.stderr
     )  # it trained nothing: the evidence cannot decide

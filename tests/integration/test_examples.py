@@ -17,7 +17,7 @@ from tempfile import TemporaryDirectory
 import pytest
 
 from tests.command_line import PATIENCE_S
-from tests.shared_torch import python_with_torch
+from tests.shared_torch import FORKS_RUN, python_with_torch
 from tests.shown import Shown
 
 ROOT = Path(__file__).parents[2]
@@ -37,7 +37,7 @@ def test_the_trainers_of_the_examples_are_attached_to(
 
         done = shown.run(
             command, FP8VERIFY_PYTHON=str(python_with_torch()), FP8VERIFY_TRACE_DIR=folder,
-            FP8VERIFY_FORMAT="json", FP8VERIFY_OUTPUT="report.json",
+            FP8VERIFY_FORMAT="json", FP8VERIFY_OUTPUT="report.json", **FORKS_RUN,
         )  # fmt: skip
 
         assert done.returncode == 3, done.stderr

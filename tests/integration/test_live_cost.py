@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 
 import pytest
 
 from tests.attached import SCRIPTS, Run, attach, execute
-from tests.shared_torch import python_with_torch
+from tests.shared_torch import FORKS_RUN, python_of_our_commands, python_with_torch
 
 pytestmark = pytest.mark.train
 COUNTED = SCRIPTS / "counted_searches.py"
@@ -19,9 +18,13 @@ def counts(run: Run) -> list[tuple[int, ...]]:
     return [tuple(map(int, line.split())) for line in run.stdout.splitlines()[-4:]]
 
 
-def test_a_watch_from_outside_never_searches_and_walks_once(tmp_path: Path) -> None:
+def test_a_watch_from_outside_never_searches_and_walks_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in FORKS_RUN.items():
+        monkeypatch.setenv(name, value)
     command = [
-        sys.executable,
+        python_of_our_commands(),
         "-m",
         "fp8verify",
         "run",

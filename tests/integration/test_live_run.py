@@ -21,7 +21,7 @@ from fp8verify.report.results import Report
 from fp8verify.verdict.policy import Policy
 from tests.attached import ROOT
 from tests.command_line import PATIENCE_S, fp8verify
-from tests.shared_torch import python_with_torch
+from tests.shared_torch import FORKS_RUN, python_with_torch
 
 LOOP = """
 import resource, signal, sys, time, torch
@@ -42,7 +42,7 @@ def run_live(tmp_path: Path, script: str, *options: str, fresh: bool = False) ->
     path.write_text(LOOP + script)
     python = sys.executable if fresh else python_with_torch()
     command = ["run", "--trace-dir", "cap", *options, "--", python, path]
-    return fp8verify(*command, cwd=tmp_path, OMP_NUM_THREADS="1")
+    return fp8verify(*command, cwd=tmp_path, OMP_NUM_THREADS="1", **FORKS_RUN)
 
 
 def lines_in(path: Path) -> list[WindowMetrics]:

@@ -24,7 +24,7 @@ from fp8verify.report.results import Report
 from tests.attached import SCRIPTS, Attached, attach, execute, python
 from tests.command_line import fp8verify as fp8verify_command
 from tests.hand_built import present
-from tests.shared_torch import runs_compiled_code_eagerly
+from tests.shared_torch import FORKS_RUN, runs_compiled_code_eagerly
 from tests.unit.test_agent_contract import compare
 
 if find_spec("torchao") is None:  # imported where a test needs it, which takes seconds
@@ -213,7 +213,7 @@ def test_a_watch_tells_the_figures_of_each_window(tmp_path: Path) -> None:
         "run", "--every", "8", "--window", "1", "--numerics-every", "10",
         "--metrics", "fp8.jsonl",
         "--trace-dir", "capture", "--", python(), TRAINING, "--steps", "33",
-        "--clip", "0.001", cwd=tmp_path, OMP_NUM_THREADS="1",
+        "--clip", "0.001", cwd=tmp_path, OMP_NUM_THREADS="1", **FORKS_RUN,
     )  # fmt: skip
 
     assert done.returncode == 3, done.stderr  # a CPU has no kernels to judge

@@ -9,7 +9,7 @@ from subprocess import CompletedProcess
 import pytest
 
 from tests.command_line import fp8verify
-from tests.shared_torch import python_with_torch
+from tests.shared_torch import FORKS_RUN, python_with_torch
 
 SCRIPT = "import json, sys\nprint('ran with', json.dumps(sys.argv[1:]))\n"
 
@@ -25,7 +25,8 @@ def _folder(tmp_path: Path) -> Path:
 
 
 def run(folder: Path, line: str, **environment: str) -> CompletedProcess[str]:
-    return fp8verify("run", *line.split(), cwd=folder, **environment)
+    forked = {**FORKS_RUN, **environment}
+    return fp8verify("run", *line.split(), cwd=folder, **forked)
 
 
 def seen_by_the_script(done: CompletedProcess[str]) -> list[str]:

@@ -17,7 +17,7 @@ from scripts.docs.notebooks import shown as outputs
 from tests.captures import ROOT as TRACES
 from tests.fake_ncu import install, log_of
 from tests.other_tools import record, write_nsys, write_rocprof_csv
-from tests.shared_torch import python_with_torch
+from tests.shared_torch import FORKS_RUN, python_with_torch
 from tests.shown import ROOT, Shown, put, without_pip
 
 LOOP = ROOT / "tests" / "integration" / "scripts" / "numerics.py"
@@ -86,7 +86,8 @@ def test_numerics_are_measured_and_read(shown: Shown, tmp_path: Path) -> None:
     source = LOOP.read_text(encoding="utf-8")
     (tmp_path / "train.py").write_text(source.replace("default=6)", "default=16)"))
     for command in shown.commands:
-        done = shown.run(command, FP8VERIFY_PYTHON=str(python_with_torch()))
+        python = str(python_with_torch())
+        done = shown.run(command, FP8VERIFY_PYTHON=python, **FORKS_RUN)
         assert done.returncode == 3, done.stderr  # no GPU kernels
     assert len(list(tmp_path.glob("fp8verify-capture-*/rank0.numerics.json"))) == 2
 

@@ -26,6 +26,7 @@ from packaging.version import Version
 
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
+FORKS_RUN = {"FP8VERIFY_TESTS_FORK_RUN": "1"}
 
 
 def _older_than(release: str) -> bool:
@@ -51,7 +52,8 @@ def python_of_our_commands() -> Path:
     """Return a program for `-m fp8verify …`, whose forks have all imports of our commands.
 
     It becomes a new interpreter for `run`, on a terminal or another device, and where the
-    environment has settings of the interpreter, of which a fork would know nothing.
+    environment has settings of the interpreter, of which a fork would know nothing. `run` is a fork
+    too where `FORKS_RUN` is in the environment: in tests of the training, not of what surrounds it.
     """
     return _python("our_imports")
 

@@ -7,7 +7,7 @@ import importlib
 import pkgutil
 import sys
 
-ROOMS = ("cli", "comparison", "pipeline", "preflight", "report", "verdict")
+ROOMS = ("cli", "comparison", "pipeline", "preflight", "record", "report", "verdict")
 
 
 def before_the_forks() -> None:
