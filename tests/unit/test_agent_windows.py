@@ -124,3 +124,25 @@ def test_no_profiler_stays_prepared_when_the_process_ends(
     with torch.profiler.profile() as profile:
         torch.ones(2) + 1
     assert any(event.key == "aten::add" for event in profile.key_averages())
+
+
+@pytest.mark.parametrize("then", ["another step", "the end"])
+def test_a_window_whose_thread_ended_says_so(then: str, tmp_path: Path) -> None:
+    windows = manager(tmp_path, ((3, 9),))
+
+    def steps() -> None:
+        for step in (1, 2, 3):
+            windows._clock.steps = step
+            windows.after(step)
+
+    thread = threading.Thread(target=steps)
+    thread.start()
+    thread.join()
+    if then == "another step":
+        windows._clock.steps = 4
+        windows.after(4)
+    else:
+        windows.finish()
+    (window,) = windows.plan.windows
+    assert window["state"] == "dropped"
+    assert window["reason"] == "its thread ended inside the window"

@@ -188,6 +188,7 @@ class WindowManager:
         """End the open window if it has grown too large, when `step` steps are complete."""
         if self._lost is not None and self._lost.stop_on_its_thread():
             self._lost = None
+        self._leave_ended_thread()
         session = self.recording
         if session is None:
             return
@@ -325,10 +326,15 @@ class WindowManager:
         self._session = None
         self._instruments.call("drop")
         if session is not None:
-            recording = session.state == "recording"
+            has_begun = session.state in ("recording", "stopped")
             session.drop()
-            if recording:
+            if has_begun:
                 self.record.mark(self.plan.windows[self._window], "dropped", reason)
+
+    def _leave_ended_thread(self) -> None:
+        """Give up a session that was stopped because its thread ended."""
+        if self._session is not None and self._session.state == "stopped":
+            self._drop("its thread ended inside the window")
 
     # --- the end, and others that take over -------------------------------------------------------
 
@@ -358,6 +364,7 @@ class WindowManager:
 
     def finish(self, *, goes_on: bool = False) -> None:
         """Close what is open and write the last word: the process ends, unless it `goes_on`."""
+        self._leave_ended_thread()
         session = self.recording
         reason = f"the run ended inside step {self._current}"
         if (
