@@ -31,6 +31,7 @@ class Capture:
         self.document: dict[str, Any] = msgspec.json.decode(data)
         self.document.pop("fp8verify", None)
         self._of: dict[tuple[str, ...], list[Event]] = {}
+        self._by_id: dict[object, list[Event]] = {}
 
     @property
     def events(self) -> list[Event]:
@@ -49,6 +50,7 @@ class Capture:
         """Have other events than before."""
         self.document["traceEvents"] = events
         self._of.clear()
+        self._by_id.clear()
         return self
 
     @property
@@ -84,10 +86,14 @@ class Capture:
 
     def operators(self, kernels: Iterable[Event]) -> list[Event]:
         """Return the operators that launched some kernels."""
-        wanted = {kernel["args"]["External id"] for kernel in kernels}
-        return [
-            op for op in self.of("cpu_op") if op["args"].get("External id") in wanted
-        ]
+        if not self._by_id:
+            for op in self.of("cpu_op"):
+                number = op["args"].get("External id")
+                self._by_id.setdefault(number, []).append(op)
+        found: list[Event] = []
+        for number in dict.fromkeys(one["args"]["External id"] for one in kernels):
+            found += self._by_id.get(number, ())
+        return found
 
     def drop(self, unwanted: Callable[[Event], bool]) -> Capture:
         """Leave events out."""

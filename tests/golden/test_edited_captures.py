@@ -298,8 +298,9 @@ def test_the_layers_that_a_log_counts_are_held_against_the_gemms(
 
 @pytest.mark.parametrize("other", range(2))
 def test_one_rank_of_eight_that_differs_is_found(other: int, tmp_path: Path) -> None:
+    kinds = {True: bf16(), False: fp8()}
     for rank in range(8):
-        capture = bf16() if (rank == 5) is bool(other) else fp8()
+        capture = kinds[(rank == 5) is bool(other)]
         capture.as_rank(rank, 8).write(tmp_path / f"rank{rank}.json")
     report = inspect(tmp_path)
     assert (report.verdict, report.exit_code) == ("PARTIAL", 1)
