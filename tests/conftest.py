@@ -15,6 +15,7 @@ from tests.hand_built import TraceBuilder
 from tests.shown import Shown
 
 ROOT = Path(__file__).parent.parent
+GOLDEN = Path(__file__).with_name("golden")
 if "FP8VERIFY_MUTATED" not in os.environ:
     # Else each of the hundreds of processes that tests start compiles all that it imports.
     os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
@@ -74,13 +75,14 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def _spread(items: list[pytest.Item]) -> list[pytest.Item]:
     """Return the tests with the files that wait for other processes spread among those that do not.
 
-    So whatever part a process of pytest-xdist gets, one has work while another one waits. The goldens
-    stay together: they share the reports of all captures, which each process would work out anew.
+    So whatever part a process of pytest-xdist gets, one has work while another one waits. What is
+    held of all captures stays together: each process would work out their reports anew.
     """
     files: dict[Path, list[pytest.Item]] = {}
     for item in items:
-        is_golden = item.path.parent.name == "golden"
-        file = item.path.parent if is_golden else item.path
+        is_golden = item.path.parent == GOLDEN
+        of_all = isinstance(item, pytest.Function) and hasattr(item.module, "CAPTURES")
+        file = GOLDEN if is_golden or of_all else item.path
         files.setdefault(file, []).append(item)
     waiting = [file for file in files if file.parent.name == "integration"]
     others = [file for file in files if file.parent.name != "integration"]
