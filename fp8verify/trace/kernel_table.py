@@ -99,8 +99,9 @@ _TIMES: Final = tuple(
         # kernel_summary of generate_perf_report_pytorch.py, 171dd747 (2026-08). Names beside its
         # "Kernel Time (µs)_sum" are operators'; rocprof_analysis.py calls ns "(ms)".
         ("TraceLens", rf"kernel duration \({_UNIT}\)_sum", "u"),
-        # BreakdownAnalysis.get_gpu_kernel_breakdown, f4d0062 (2026-05)
-        ("HTA", rf"sum \({_UNIT}\)", "u"),
+        # BreakdownAnalysis.get_gpu_kernel_breakdown, f4d0062 (2026-05); Top Kernels of
+        # rocprofiler-compute, ROCm/rocprofiler-compute#566
+        ("HTA or rocprofiler-compute", rf"sum \({_UNIT}\)", "u"),
         # print_csv_header_ of performance_report.cpp, CUTLASS 7107b05 (2026-08): ms
         ("CUTLASS profiler", rf"runtime(?: \({_UNIT}\))?", "m"),
     )
@@ -516,6 +517,10 @@ def read(source: Source, how: Reading) -> Trace:
     if earlier:
         trace.remarks.append(f"of its {earlier + 1} tables of kernels the last is read")
     trace.remarks += _limits(table)
+    calls = sum(row.calls for row in table.launches.values())
+    if calls > _MAX_CALLS:  # first: every count that the report has is of these
+        said = f"its {calls:,} calls are counted as {_SCALED_CALLS:,}, with their time"
+        trace.remarks.insert(0, said)
     _say_what_is_missing(trace.health, table)
     return trace
 
@@ -561,9 +566,6 @@ def _last_table(source: Source) -> tuple[Table, int]:
 def _limits(table: Table) -> Iterator[str]:
     """Yield what a table cannot say, and what was guessed."""
     yield "the table does not say when kernels ran: idle time is unknown"
-    calls = sum(row.calls for row in table.launches.values())
-    if calls > _MAX_CALLS:
-        yield f"its {calls:,} calls are counted as {_SCALED_CALLS:,}, with their time"
     if table.read_as:
         yield f"read as: {clean(table.read_as)}"
     if table.products:
