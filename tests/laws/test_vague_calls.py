@@ -61,6 +61,16 @@ def test_replays_that_recompute_are_counted(
     assert _verdict(flipped, tmp_path / "flipped") is not Verdict.ACTIVE
 
 
+@pytest.mark.parametrize("leg", [FPROP, DGRAD, WGRAD])
+def test_a_replay_is_passes_through_the_list(leg: str, tmp_path: Path) -> None:
+    """The first layer has no dgrad, so fewer GEMMs ran in FP8 than three for each layer."""
+    head = Layer("lm_head", 32768, _WIDE, frozenset())
+    run = Run((*_layers()[:-1], head), form="own graph", batches=2)
+    assert _verdict(run, tmp_path / "sound") is Verdict.ACTIVE
+    flipped = _with_one_in_bf16(run, leg)
+    assert _verdict(flipped, tmp_path / "flipped") is not Verdict.ACTIVE
+
+
 def test_layers_beside_experts_are_counted_without_sizes(tmp_path: Path) -> None:
     run = Run(_layers(experts=3), hidden=frozenset({"shapes"}))
     assert _verdict(run, tmp_path / "sound") is Verdict.ACTIVE

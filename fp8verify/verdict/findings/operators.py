@@ -19,6 +19,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import TypeAlias
 
 from fp8verify.analysis.gemms import GemmRow
+from fp8verify.analysis.kinds import grouped
 from fp8verify.analysis.rank import RankEvidence
 from fp8verify.capture.schema import ModuleRecord
 from fp8verify.logs.statements import HIGH_PRECISION
@@ -34,6 +35,7 @@ from fp8verify.thresholds import HALF, NEGLIGIBLE, USUAL_SHARE
 from fp8verify.verdict.clauses import first_that_holds
 from fp8verify.verdict.expected import CONVERTED, Requested
 from fp8verify.verdict.findings_table import told
+from fp8verify.verdict.readings import Launches, high_launches
 from fp8verify.verdict.reasons import main_high
 from fp8verify.verdict.selection import (
     amount_of,
@@ -43,6 +45,7 @@ from fp8verify.verdict.selection import (
     in_state,
     low_of,
 )
+from fp8verify.verdict.statements import Statements
 
 # A case of `no-operators`, and what is open in it.
 _Open: TypeAlias = tuple[str, str]
@@ -127,7 +130,37 @@ def high_is_explained(rank: RankEvidence, requested: Requested) -> bool:
     # An FP8 GEMM of a converted layer stands for this part of one in high precision.
     explained = kept_legs * converted + len(LEGS) * left_out
     unexplained = high * fp8_legs * converted
-    return unexplained <= low * explained
+    return unexplained <= low * explained or _are_passes(rank, requested)
+
+
+def _are_passes(rank: RankEvidence, requested: Requested) -> bool:
+    """Whether each step is passes through the module list, and no more ran high than it keeps."""
+    statements = Statements([rank], requested)
+    modules = statements.modules_of(0, None)
+    are_known = all(map(_is_counted, rank.modules))
+    if not modules or not are_known:
+        return False
+    for rows in grouped(rank.trace.trained, _step_of).values():
+        ran = Launches(
+            launches=calls_of(rows),
+            leg=Leg.UNKNOWN,
+            forward=None,
+            may_repeat=True,
+        )
+        may_be_high = high_launches(ran, modules, statements)
+        high = calls_of(high_of(rows))
+        if may_be_high is None or high > may_be_high.least:
+            return False
+    return True
+
+
+def _is_counted(module: ModuleRecord) -> bool:
+    is_stated = module.state == HIGH_PRECISION or module.state in CONVERTED
+    return module.kind == "linear" and module.training and is_stated
+
+
+def _step_of(row: GemmRow) -> int:
+    return row.step
 
 
 def unplaced_ns(rank: RankEvidence, requested: Requested) -> int:
