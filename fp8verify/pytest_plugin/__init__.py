@@ -135,7 +135,8 @@ def pytest_runtest_call(item: pytest.Item) -> Generator[None, Any, Any]:
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     """List the verdicts that tests obtained, those of xdist's workers too.
 
-    A test may ask for more than ACTIVE does: where it failed, its line says so.
+    A test may ask for more than ACTIVE does: where it failed, its line says so. Under torchrun
+    every rank lists its own to the same terminal, so each line begins with the rank.
     """
     reports = [
         report for reports in terminalreporter.stats.values() for report in reports
@@ -149,8 +150,17 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     }
     if lines:
         terminalreporter.section("fp8verify")
+        rank = _rank_of_many()
         for line in sorted(lines):
-            terminalreporter.line(line)
+            terminalreporter.line(f"{rank}{line}")
+
+
+def _rank_of_many() -> str:
+    """Return "[rank1] " in one of several processes that torchrun started, else nothing."""
+    if os.environ.get("WORLD_SIZE", "1") == "1":
+        return ""
+    rank = os.environ.get("RANK", "")
+    return f"[rank{rank}] " if rank.isdecimal() else ""
 
 
 def reports_of(config: pytest.Config) -> SessionReports:

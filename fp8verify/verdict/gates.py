@@ -426,7 +426,8 @@ def _message(report: Report, min_share: float) -> Iterator[str]:
     yield f"share: {ran}, {min_share:.1%} required"
     for shown in report.findings:
         yield f"{shown.severity.value} [{shown.code}] {shown.sentence(alone=alone)}"
-        yield f"    {shown.hint}"
+        if shown.hint:
+            yield f"    {shown.hint}"
 
 
 def _line(row: KernelRow) -> str:

@@ -185,6 +185,19 @@ def test_the_summary_lists_verdicts_and_junit_keeps_them(
     assert 'name="fp8verify" value="ACTIVE' in (pytester.path / "out.xml").read_text()
 
 
+def test_each_rank_of_torchrun_is_named_in_its_lines(
+    pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The ranks print to one terminal, each with the lowest rank of what it judged."""
+    monkeypatch.setenv("RANK", "1")
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    result = _marked(pytester, "", "ddp_one_layer_bf16")
+    result.stdout.fnmatch_lines(
+        ["[[]rank1[]] FAILED PARTIAL * 74.2% * (rank 1, the lowest of 2)  *::test_it"]
+    )
+    assert "    " not in {line.removeprefix("E   ") for line in result.outlines}
+
+
 def test_the_summary_is_whole_under_xdist(pytester: pytest.Pytester) -> None:
     pytest.importorskip("xdist")
     code = f"""
