@@ -180,7 +180,7 @@ def test_a_list_is_exact_without_sizes_though_the_first_layer_lacks_dgrad(
 
 def test_single_experts_without_sizes_are_not_counted() -> None:
     """Routers that no module is may have run beside some of the experts."""
-    listed = {None: [Module("low"), Module("low")]}
+    listed = {None: [Module("experts.0.up"), Module("experts.1.up")]}
     statements = nothing(modules=listed, has_experts=True)
     assert not lacking(
         [[whole(LOW, None), whole(HIGH, None)]], statements=statements
