@@ -44,23 +44,25 @@ from fp8verify.verdict.statements import Statements
 _GRADIENTS: Final = (*GRADIENT_LEGS, Leg.BACKWARD)
 
 
-def by_list(program: Program, place: Place, statements: Statements) -> Iterator[Said]:
+def by_list(
+    program: Program,
+    place: Place,
+    statements: Statements,
+) -> Iterator[Said]:
     """Yield what the module list states of an execution."""
     in_order = statements.in_order(program, place.rank)
     for legs, entries in _groups(program):
-        layers = dict.fromkeys(entry.slot.layer for entry in entries)
-        if None in layers:
-            continue
+        layers = list(dict.fromkeys(entry.slot.layer for entry in entries))
         modules = _modules_of(layers, place, statements)
-        if not modules:
+        if None in layers or not modules:
             continue
         forward: list[Entry] = []
         for layer in layers:
             forward += program.by_layer.get((layer, Leg.FPROP), ())
-        of_layer = _of_layer(legs, entries, forward, modules, statements)
-        if in_order and any(map(is_expert, modules)):
-            of_layer = map(_surely, of_layer)  # their blocks are known
-        yield from of_layer
+        # In order, the blocks of experts are known.
+        is_sure = bool(in_order) and any(map(is_expert, modules))
+        for stated in _of_layer(legs, entries, forward, modules, statements):
+            yield _surely(stated) if is_sure else stated
     yield from _without_sizes(program, place, statements)
     yield from _of_modules_without_calls(program, place, statements)
     yield from _by_order(program, place, in_order, statements)
@@ -68,20 +70,29 @@ def by_list(program: Program, place: Place, statements: Statements) -> Iterator[
 
 
 def _modules_of(
-    layers: Iterable[Layer], place: Place, statements: Statements
+    layers: Iterable[Layer],
+    place: Place,
+    statements: Statements,
 ) -> list[ModuleRecord]:
     """Return the modules that any of some layers may be, in the order of the list."""
     found: list[ModuleRecord] = []
     for layer in layers:
         found += statements.modules_of(place.rank, layer)
     every = statements.modules_of(place.rank, None)
-    places = {id(module): number for number, module in enumerate(every)}
-    return sorted(found, key=lambda module: places.get(id(module), 0))
+    places: dict[int, int] = {}
+    for number, module in enumerate(every):
+        places[id(module)] = number
+
+    def place_in_list(module: ModuleRecord) -> int:
+        return places.get(id(module), 0)
+
+    return sorted(found, key=place_in_list)
 
 
 def _surely(stated: Said) -> Said:
     """Return what is surely stated."""
-    return stated._replace(expected=stated.expected._replace(perhaps=0.0))
+    expected = stated.expected._replace(perhaps=0.0)
+    return stated._replace(expected=expected)
 
 
 def by_list_of_steps(ledger: Ledger, statements: Statements) -> Iterator[Expected]:
@@ -96,22 +107,33 @@ def by_list_of_steps(ledger: Ledger, statements: Statements) -> Iterator[Expecte
         steps[cell.rank, cell.step, cell.layer, cell.leg].append(one)
     for (rank, step, layer, leg), found in steps.items():
         modules = statements.modules_of(rank, layer)
-        if any(module.frozen for module in modules):
-            continue  # their gradients may be taken for those of others
-        cells = {one.cell for one in found}
+        # Gradients may be taken for those of frozen layers.
+        is_frozen = any(module.frozen for module in modules)
         forward = steps.get((rank, step, layer, Leg.FPROP), ())
-        if len(cells) < 2 or not len(found) == len(forward) == len(modules):
-            continue
-        if len(legs_of(leg)) > 1 or statements.leaves_high(leg):
-            continue
-        may_be_high = statements.may_be_high(modules, leg)
-        least = all_but((one.entry for one in found), len(may_be_high))
-        names = _names(modules, may_be_high)
-        yield expected_at(Witness.MODULES, found, least, names)
+        is_whole = len(found) == len(forward) == len(modules)
+        cells = {one.cell for one in found}
+        is_told = len(legs_of(leg)) == 1 and not statements.leaves_high(leg)
+        if len(cells) > 1 and is_whole and is_told and not is_frozen:
+            yield _of_step(leg, found, modules, statements)
+
+
+def _of_step(
+    leg: Leg,
+    found: Sequence[Placed],
+    modules: Sequence[ModuleRecord],
+    statements: Statements,
+) -> Expected:
+    """Return what is stated of a leg of a step that calls each of some modules once."""
+    may_be_high = statements.may_be_high(modules, leg)
+    entries = [one.entry for one in found]
+    least = all_but(entries, len(may_be_high))
+    names = _names(modules, may_be_high)
+    return expected_at(Witness.MODULES, found, least, names)
 
 
 def _names(
-    modules: Sequence[ModuleRecord], but: Sequence[ModuleRecord]
+    modules: Sequence[ModuleRecord],
+    but: Sequence[ModuleRecord],
 ) -> tuple[str, ...]:
     return tuple(module.fqn for module in modules if module not in but)
 
@@ -187,7 +209,11 @@ def _of_layer(
     yield said(by, entries, least, names, perhaps=perhaps)
 
 
-def _counted(leg: Leg, entries: Sequence[Entry], forward: int | None) -> Launches:
+def _counted(
+    leg: Leg,
+    entries: Sequence[Entry],
+    forward: int | None,
+) -> Launches:
     """Count calls of a leg, or launches of legs that cannot be told apart."""
     is_vague = len(legs_of(leg)) > 1
     return Launches(
@@ -374,21 +400,23 @@ def _of_modules_without_calls(
         calls = len(program.by_layer.get((layer, Leg.FPROP), ()))
         if calls > len(modules):
             return  # some ran more than once, so others may have too
-        low = [m.fqn for m in modules if statements.is_low(m, Leg.FPROP)]
+        may_be_high = statements.may_be_high(modules, Leg.FPROP)
+        low = _names(modules, may_be_high)
         lacking = max(0, len(low) - calls)
         missing += lacking
         if lacking:
             names += low
-    if not missing:
-        return
     launches = launches_of(entries)
-    yield said(
-        Witness.MODULES,
-        entries,
-        float(min(launches, missing)),
-        names if len(names) == missing else (),
-        is_sure=launches == missing,
-    )
+    are_all = len(names) == missing
+    if missing:
+        least = float(min(launches, missing))
+        yield said(
+            Witness.MODULES,
+            entries,
+            least,
+            names if are_all else (),
+            is_sure=launches == missing,
+        )
 
 
 # ---- calls whose modules are known by their order
@@ -424,17 +452,14 @@ def _of_named(
 ) -> Iterator[Said]:
     """Yield how many launches of neighbors of one size run low at least."""
     low = statements.low_legs(modules, leg)
-    if not low:
-        return
-    if len(legs_of(leg)) > 1:
-        high = len(legs_of(leg)) * len(modules) - low
-        least = float(max(0, launches_of(entries) - high))
-    else:
-        least = all_but(entries, len(modules) - low)
-    names = [
-        m.fqn for m in modules if any(statements.is_low(m, x) for x in legs_of(leg))
-    ]
-    yield said(Witness.NAMES, entries, least, names)
+    high = len(legs_of(leg)) * len(modules) - low
+    names = []
+    for module in modules:
+        if statements.low_legs([module], leg):
+            names.append(module.fqn)
+    if low:
+        least = _all_but(entries, high)
+        yield said(Witness.NAMES, entries, least, names)
 
 
 def _are_paired(
@@ -464,10 +489,11 @@ def _are_paired(
         return False
     counts: list[int] = []
     for entries in program.by_call.values():
-        gradients = [entry for entry in entries if entry.leg in BACKWARD_LEGS]
-        if entries[0].slot.layer != layer:
+        slot = entries[0].slot
+        if slot.layer != layer:
             continue
-        if entries[0].slot.sort is Leg.FPROP:
+        gradients = [entry for entry in entries if entry.leg in BACKWARD_LEGS]
+        if slot.sort is Leg.FPROP:
             counts.append(launches_of(gradients))
         elif gradients:
             return False  # some belong to no call
@@ -486,20 +512,26 @@ def _by_order_of_replay(
     in high precision.
     """
     entries = program.entries
-    if not entries or any(
-        e.leg is not Leg.UNKNOWN or e.slot.layer is not None for e in entries
-    ):
+    if not entries or not all(map(_is_unknown, entries)):
         return
     begin = 0
     found = []
     for part in statements.order_of_replay(place.rank, len(entries)):
-        here = entries[begin : begin + len(part.legs)]
-        begin += len(part.legs)
-        expected = sum(statements.is_low(module, leg) for module, leg in part.legs)
-        if low_of(here) > expected:
+        end = begin + len(part.legs)
+        here = entries[begin:end]
+        begin = end
+        low = []
+        for module, leg in part.legs:
+            if statements.is_low(module, leg):
+                low.append(module.fqn)
+        if low_of(here) > len(low):
             return
-        names = dict.fromkeys(
-            module.fqn for module, leg in part.legs if statements.is_low(module, leg)
-        )
-        found.append(said(Witness.NAMES, here, float(expected), tuple(names)))
+        least = float(len(low))
+        names = tuple(dict.fromkeys(low))
+        found.append(said(Witness.NAMES, here, least, names))
     yield from found
+
+
+def _is_unknown(entry: Entry) -> bool:
+    """Whether neither the leg nor the layer of a launch is known."""
+    return entry.leg is Leg.UNKNOWN and entry.slot.layer is None

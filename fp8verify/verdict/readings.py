@@ -68,7 +68,8 @@ class _Modules:
 
     def calls(self, leg: Leg, ran: _Pass) -> int:
         """Return how many launches of a leg passes have: frozen weights have no wgrad."""
-        without = sum(not runs(module, leg) for module in self.always)
+        running = [module for module in self.always if runs(module, leg)]
+        without = len(self.always) - len(running)
         return ran.calls - ran.passes * without
 
     def of_leg(self, leg: Leg, ran: _Pass) -> High:
@@ -101,19 +102,16 @@ def high_launches(
 
 def _readings(ran: Launches, modules: _Modules) -> Iterator[High]:
     """Yield what may run in high precision by each reading that fits."""
-    legs = legs_of(ran.leg)
-    if ran.leg is Leg.RECOMPUTE:
-        legs = ()
+    legs = () if ran.leg is Leg.RECOMPUTE else legs_of(ran.leg)
     for one in _passes(ran, modules):
         whole = sum(modules.calls(leg, one) for leg in legs)
         each = 1 if modules.experts else one.passes
         first = one.passes * FIRST_LAYERS if Leg.DGRAD in legs else 0
         for lacking in range(0, first + 1, each):
             again = ran.launches - whole + lacking
-            if not 0 <= again <= one.calls or again % each:
-                continue
-            is_repeated = ran.may_repeat and ran.launches > whole
-            if is_repeated or not again:
+            may_repeat = ran.may_repeat and ran.launches > whole
+            most = one.calls if may_repeat else 0
+            if again in range(0, most + 1, each):
                 yield _high(legs, one, lacking, again, modules)
 
 
@@ -125,7 +123,9 @@ def _passes(ran: Launches, modules: _Modules) -> Iterator[_Pass]:
         if modules.experts:
             return  # any number of them may have run
         legs = len(legs_of(ran.leg))
-        for passes in range(1, ran.launches // max(1, legs * every - FIRST_LAYERS) + 1):
+        fewest_launches = max(1, legs * every - FIRST_LAYERS)
+        most_passes = ran.launches // fewest_launches
+        for passes in range(1, most_passes + 1):
             yield _Pass(passes, passes * every)
         return
     fewest = max(1, -(-ran.forward // every))
