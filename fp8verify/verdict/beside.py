@@ -17,7 +17,11 @@ from fp8verify.verdict.selection import ranks_of
 _COMPARED: Final = {"step": ("rank", "step"), "rank": ("rank",)}
 
 
-def with_same_calls(ledger: Ledger, short: Iterable[Cell], name: str) -> list[Cell]:
+def with_same_calls(
+    ledger: Ledger,
+    short: Iterable[Cell],
+    name: str,
+) -> list[Cell]:
     """Return the cells of steps or ranks that launched as much of each layer as those that lack.
 
     Args:
@@ -30,7 +34,10 @@ def with_same_calls(ledger: Ledger, short: Iterable[Cell], name: str) -> list[Ce
     """
     values = by_value(ledger.cells, _COMPARED[name])
     lacking = by_value(short, _COMPARED[name])
-    whole = {value: cells for value, cells in values.items() if value not in lacking}
+    whole = {}
+    for value, cells in values.items():
+        if value not in lacking:
+            whole[value] = cells
     found: dict[Cell, None] = {}
     for value in lacking:
         alike = _alike(ledger, value, values[value], whole)

@@ -55,7 +55,9 @@ def _repeats(slot: Slot) -> bool:
 
 
 def lacking_blocks(
-    ledger: Ledger, lacks: dict[Cell, float], pinned: Blocks | None
+    ledger: Ledger,
+    lacks: dict[Cell, float],
+    pinned: Blocks | None,
 ) -> list[int]:
     """Return the blocks whose calls are all that cells lack.
 
@@ -71,7 +73,8 @@ def lacking_blocks(
     total = 0
     for cell, launches in lacks.items():
         program = ledger.program_of[cell.place]
-        blocks = in_blocks((entry.slot for entry in program.entries), pinned)
+        slots = [entry.slot for entry in program.entries]
+        blocks = in_blocks(slots, pinned)
         total = max(total, blocks.total)
         high = 0
         for entry in ledger.entries(cell):
@@ -87,7 +90,8 @@ def lacking_blocks(
             return []
     # A block without an entry may have run in one of another block.
     every_block_ran = len(seen - {None}) == total
-    return sorted(found) if every_block_ran and len(found) < total else []
+    is_part = len(found) < total
+    return sorted(found) if every_block_ran and is_part else []
 
 
 def _not_low(entry: Entry) -> int:

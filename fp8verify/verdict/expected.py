@@ -68,16 +68,15 @@ class Requested(NamedTuple):
     def is_due(self, rank: RankEvidence) -> bool:
         """Whether low precision is requested of a rank, and of one of its steps."""
         steps = range(len(rank.trace.steps))
-        never = steps and all(self.is_high(rank, place) for place in steps)
-        return self.any and not never
+        are_high = [self.is_high(rank, place) for place in steps]
+        is_never = bool(are_high) and all(are_high)
+        return self.any and not is_never
 
     @property
     def said(self) -> list[Claim]:
         """The claims that FP8 is on: lines of a framework, then calls of an API."""
         said = [claim for claim in self.claims if claim.says == "fp8"]
-        return sorted(
-            said, key=lambda claim: not claim.line or claim.text.startswith(API_USAGE)
-        )
+        return sorted(said, key=_is_of_api)
 
     @property
     def claim(self) -> Claim | None:
@@ -108,13 +107,20 @@ class Requested(NamedTuple):
     @property
     def recipes(self) -> tuple[str, ...]:
         """The recipes named by the log, lower case."""
-        return tuple(claim.recipe.lower() for claim in self.said if claim.recipe)
+        recipes = []
+        for claim in self.said:
+            if claim.recipe:
+                recipes.append(claim.recipe.lower())
+        return tuple(recipes)
 
     @property
     def name(self) -> str:
         """How a sentence names what was requested: "NVFP4", or "FP8" if no format is known."""
-        low = set().union(*self.formats.values()) - {HIGH_PRECISION}
-        return " and ".join(map(format_name, sorted(low))) or "FP8"
+        formats: set[str] = set()
+        formats.update(*self.formats.values())
+        low = formats - {HIGH_PRECISION}
+        names = map(format_name, sorted(low))
+        return " and ".join(names) or "FP8"
 
     def leaves_high(self, leg: Leg) -> bool:
         """Whether the recipe itself keeps a leg in high precision, as rowwise_with_gw_hp wgrad."""
@@ -122,6 +128,11 @@ class Requested(NamedTuple):
         if leg is Leg.WGRAD and is_named:
             return True
         return self.formats.get(leg) == frozenset({HIGH_PRECISION})
+
+
+def _is_of_api(claim: Claim) -> bool:
+    """Whether a claim is that an API was called, or of no line."""
+    return not claim.line or claim.text.startswith(API_USAGE)
 
 
 def format_name(name: str) -> str:
@@ -136,20 +147,26 @@ def collect_requested(said: LogReading, ranks: Sequence[RankEvidence]) -> Reques
     emulated: list[ModuleRecord] = []
     steps: list[int] = []
     for rank in ranks:
-        converted += [module for module in rank.modules if module.state in CONVERTED]
-        emulated += [module for module in rank.modules if module.state in EMULATED]
-        steps += [step.number for step in rank.trace.steps]
+        for module in rank.modules:
+            if module.state in CONVERTED:
+                converted.append(module)
+            elif module.state in EMULATED:
+                emulated.append(module)
+        for step in rank.trace.steps:
+            steps.append(step.number)
     counted = steps if _counts_alike(ranks, steps) else []
     first = min(steps, default=None)
     claims = said.claims_at(first, counted)
     held = said.held_at(first) if counted else []
+    phases = [one for one in held if one.phase]
+    of_modules = _of_modules(converted or emulated)
     return Requested(
         claims=tuple(claims),
         converted=tuple(converted),
         emulated=tuple(emulated),
-        formats=_of_modules(converted or emulated) or formats_of_claims(claims),
+        formats=of_modules or formats_of_claims(claims),
         layers=said.layers_for(claims),
-        phases=tuple(one for one in held if one.phase),
+        phases=tuple(phases),
         mention=said.mention,
     )
 
@@ -160,8 +177,11 @@ def _counts_alike(ranks: Sequence[RankEvidence], steps: Sequence[int]) -> bool:
     if losses.counted or not losses.points:
         return False
     logged = sorted(losses.points)
-    between = max((later - earlier for earlier, later in pairwise(logged)), default=1)
-    return any(logged[0] - between < step < logged[-1] + between for step in steps)
+    apart = [later - earlier for earlier, later in pairwise(logged)]
+    between = max(apart, default=1)
+    first = logged[0] - between
+    last = logged[-1] + between
+    return any(first < step < last for step in steps)
 
 
 def _of_modules(modules: Sequence[ModuleRecord]) -> dict[Leg, frozenset[str]]:
@@ -179,6 +199,9 @@ def formats_of_claims(claims: Sequence[Claim]) -> dict[Leg, frozenset[str]]:
     said = [claim for claim in claims if claim.says == "fp8" and claim.format]
     formats = {}
     for leg in LEGS if said else ():
-        named = (claim.legs.get(leg.value, claim.format or "") for claim in said)
+        named = set()
+        for claim in said:
+            of_claim = claim.format or ""
+            named.add(claim.legs.get(leg.value, of_claim))
         formats[leg] = frozenset(named)
     return formats

@@ -108,16 +108,22 @@ def by_loose_calls(ledger: Ledger, statements: Statements) -> Iterator[Expected]
     for one in placed(ledger, statements):
         cell = one.cell
         steps[cell.rank, cell.step, cell.layer][cell.leg].append(one)
-    sizes = {layer for (_, _, layer), by_leg in steps.items() if Leg.FPROP in by_leg}
+    sizes = set()
+    for (_, _, layer), by_leg in steps.items():
+        if Leg.FPROP in by_leg:
+            sizes.add(layer)
     for rank, layer, by_leg in _comparable(steps):
-        if Leg.UNKNOWN not in by_leg and Leg.FPROP in by_leg:
-            # The gradients may be those of layers with inputs and outputs exchanged.
-            is_turned = turned(layer) != layer and turned(layer) in sizes
-            is_sure = not (is_turned and Leg.BACKWARD in by_leg)
-            for expected in _of_step(rank, layer, by_leg, statements):
-                yield expected._replace(is_sure=is_sure and expected.is_sure)
-            if layer is None and Leg.BACKWARD in by_leg:
-                yield from _beside_vague(by_leg, statements)
+        if Leg.UNKNOWN in by_leg or Leg.FPROP not in by_leg:
+            continue
+        # The gradients may be those of layers with inputs and outputs exchanged.
+        other = turned(layer)
+        has_turned = other != layer and other in sizes
+        is_vague = Leg.BACKWARD in by_leg
+        for expected in _of_step(rank, layer, by_leg, statements):
+            is_sure = expected.is_sure and not (is_vague and has_turned)
+            yield expected._replace(is_sure=is_sure)
+        if is_vague and layer is None:
+            yield from _beside_vague(by_leg, statements)
 
 
 def _of_step(

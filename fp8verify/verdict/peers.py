@@ -25,7 +25,6 @@ from fp8verify.verdict.ledger import (
     Place,
     Program,
     Slot,
-    add_up,
 )
 from fp8verify.verdict.statements import Statements
 
@@ -222,9 +221,11 @@ def by_others(ledger: Ledger, statements: Statements) -> Iterator[Expected]:
 
 
 def _of_others(
-    cells: Sequence[Cell], ledger: Ledger, statements: Statements
+    cells: Sequence[Cell],
+    ledger: Ledger,
+    statements: Statements,
 ) -> Iterator[Expected]:
-    whole = add_up(ledger.cells[cell] for cell in cells)
+    whole = ledger.total(cells)
     for cell in cells:
         ran = ledger.cells[cell]
         calls = round(ran.launches)

@@ -45,13 +45,13 @@ class Statements:
         """Sort the modules of each rank by name and by size."""
         self._ranks = ranks
         self._requested = requested
-        self._leaves_high = {
-            leg: any(map(requested.leaves_high, legs_of(leg))) for leg in Leg
-        }
+        self._leaves_high: dict[Leg, bool] = {}
+        for leg in Leg:
+            of_legs = map(requested.leaves_high, legs_of(leg))
+            self._leaves_high[leg] = any(of_legs)
         # Launches of no known leg are mostly of others.
         self._leaves_high[Leg.UNKNOWN] = False
-        collectives = (total for rank in ranks for total in rank.trace.collectives)
-        self.alike = not any(_TRANSFER.search(total.name) for total in collectives)
+        self.alike = not any(map(_is_stage, ranks))
         by_rank: list[Sequence[ModuleRecord]] = [rank.modules for rank in ranks]
         if self.alike:
             by_rank = _with_conversions_of_any(by_rank)
@@ -233,6 +233,12 @@ class Statements:
         return counts
 
 
+def _is_stage(rank: RankEvidence) -> bool:
+    """Whether a rank sends to another: it is a stage of a pipeline."""
+    names = [total.name for total in rank.trace.collectives]
+    return any(map(_TRANSFER.search, names))
+
+
 def runs(module: ModuleRecord, leg: Leg) -> bool:
     """Whether training runs a leg of a module: frozen weights have no wgrad."""
     return leg is not Leg.WGRAD or not module.frozen
@@ -254,7 +260,8 @@ def _with_conversions_of_any(
         return list(by_rank)
     joined: list[Sequence[ModuleRecord]] = []
     for modules in by_rank:
-        joined.append([known.get(module.fqn, module) for module in modules])
+        of_rank = [known.get(module.fqn, module) for module in modules]
+        joined.append(of_rank)
     return joined
 
 

@@ -66,7 +66,11 @@ def expectations(ledger: Ledger, statements: Statements) -> Iterator[Expected]:
 # ---- the log
 
 
-def _by_log(program: Program, place: Place, statements: Statements) -> Iterator[Said]:
+def _by_log(
+    program: Program,
+    place: Place,
+    statements: Statements,
+) -> Iterator[Said]:
     """Yield what the log states of blocks and counts, without a module list."""
     by_leg: dict[Leg, list[Entry]] = defaultdict(list)
     for entry in program.entries:
@@ -84,7 +88,8 @@ def _by_log(program: Program, place: Place, statements: Statements) -> Iterator[
         if leg in by_leg and any(entry.is_low for entry in entries):
             free = _outside_of_pins(entries, statements)
             if free:
-                yield said(Witness.LOG, free, all_but(free, 0))
+                least = float(launches_of(free))
+                yield said(Witness.LOG, free, least)
     left_out = statements.left_out(place.rank)
     if left_out is not None:
         for leg in LEGS:
@@ -92,7 +97,9 @@ def _by_log(program: Program, place: Place, statements: Statements) -> Iterator[
 
 
 def _by_counts(
-    entries: Sequence[Entry], forward: int, statements: Statements
+    entries: Sequence[Entry],
+    forward: int,
+    statements: Statements,
 ) -> Iterator[Said]:
     """Yield how many launches of a leg run low, as the log counts the layers."""
     for claim in statements.counts:
@@ -121,7 +128,9 @@ def _all_but_left_out(entries: Sequence[Entry], left_out: int) -> Iterator[Said]
     low_layers = {entry.slot.layer for entry in entries if entry.is_low}
     mixed = [entry for entry in entries if entry.slot.layer in low_layers]
     wholly_high = len(entries) - len(mixed)
-    yield said(Witness.LOG, mixed, all_but(mixed, max(0, left_out - wholly_high)))
+    may_be_high = max(0, left_out - wholly_high)
+    least = all_but(mixed, may_be_high)
+    yield said(Witness.LOG, mixed, least)
 
 
 def _outside_of_pins(entries: Sequence[Entry], statements: Statements) -> list[Entry]:
