@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import fcntl
 import functools
 import os
@@ -24,6 +25,7 @@ _SECONDS = 120
 def path() -> str:
     """Return a PATH with `fp8verify` and plain tools alone, so no GPU or torch is found."""
     folder = Path(tempfile.mkdtemp(prefix="fp8verify-docs-"))
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
     program = folder / "fp8verify"
     program.write_text(f'#!/bin/sh\nexec "{sys.executable}" -m fp8verify "$@"\n')
     program.chmod(0o755)
