@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections import defaultdict
+from collections.abc import Hashable, Iterable, Iterator, Sequence
 
 from msgspec.structs import replace
 
@@ -538,27 +539,58 @@ def _all_tensors(rows: Sequence[TensorRecord]) -> str:
     return f"{tensors} of {layers}: {casts}"
 
 
-def _step_cells(step: StepReport) -> list[str]:
-    gemm_us = sum(step.gemm.time_us.values())
-    return [
-        str(step.step),
-        millis(step.duration_us),
-        millis(step.gpu_us),
-        percent(step.gemm.fp8_share_of_time),
-        millis(gemm_us),
-    ]
-
-
 def _step_grid(report: Report) -> Grid:
     headings = ["<step", "CPU ms (profiled)", "GPU ms", "FP8 of all GEMMs", "GEMM ms"]
     has_ranks = len(report.ranks) > 1
     if has_ranks:
         headings.insert(0, "<rank")
     rows = []
-    for rank in report.ranks:
-        for step in rank.steps:
-            cells = _step_cells(step)
+    for ranks in _alike_in_steps(report.ranks):
+        label = tables.label_of_group(ranks)
+        steps_of_ranks = [rank.steps for rank in ranks]
+        for steps in zip(*steps_of_ranks, strict=True):
+            cells = _step_cells(steps)
             if has_ranks:
-                cells.insert(0, rank.label)
+                cells.insert(0, label)
             rows.append(tuple(cells))
     return Grid("Steps", tuple(headings), rows, folded=True)
+
+
+def _alike_in_steps(ranks: Sequence[RankReport]) -> list[list[RankReport]]:
+    """Put ranks together that have the same FP8 shares in the same steps, the fewest first.
+
+    Up to eight ranks stay alone: their times show which of them is slow.
+    """
+    if len(ranks) <= _RANKS:
+        return [[rank] for rank in ranks]
+    alike: dict[Hashable, list[RankReport]] = defaultdict(list)
+    for rank in ranks:
+        look: Hashable = rank.source
+        if rank.rank is not None:
+            look = tuple(map(_share_in_step, rank.steps))
+        alike[look].append(rank)
+    return sorted(alike.values(), key=len)
+
+
+def _share_in_step(step: StepReport) -> tuple[int, str]:
+    return step.step, percent(step.gemm.fp8_share_of_time)
+
+
+def _step_cells(steps: Sequence[StepReport]) -> list[str]:
+    """Return the cells of one step of some ranks, with the range of their times."""
+    number, share = _share_in_step(steps[0])
+    gemm_us = [sum(step.gemm.time_us.values()) for step in steps]
+    return [
+        str(number),
+        _range_of_known(step.duration_us for step in steps),
+        _range_of_known(step.gpu_us for step in steps),
+        share,
+        range_of_times(gemm_us),
+    ]
+
+
+def _range_of_known(times_us: Iterable[float | None]) -> str:
+    known = [time_us for time_us in times_us if time_us is not None]
+    if not known:
+        return "-"
+    return range_of_times(known)

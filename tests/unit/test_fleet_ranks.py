@@ -23,7 +23,7 @@ from fp8verify.pipeline.fleet import (
     _worth,
     gather_ranks,
 )
-from fp8verify.report.forms import to_json
+from fp8verify.report.forms import render, to_json
 from fp8verify.report.tables import shown_findings
 from fp8verify.trace import TraceFile, find_traces
 from tests.hand_built import TraceBuilder, found, present
@@ -398,6 +398,24 @@ def test_what_many_ranks_share_is_told_once(tmp_path: Path) -> None:
     (damaged,) = [f for f in shown_findings(report) if f.code == "damaged-trace"]
     assert damaged.ranks == (0, 1, 2, 3, 4)
     assert damaged.message == ("ranks 0-4: rank0.json is cut off (rank 0)")
+
+
+def test_ranks_with_equal_shares_in_their_steps_are_a_row_a_step(
+    tmp_path: Path,
+) -> None:
+    """The one that differs comes first; few ranks stay alone, to show which is slow."""
+    for rank in range(9):
+        build = TraceBuilder(rank=rank, world=9)
+        for step in (5, 6):
+            is_fp8 = (rank, step) != (7, 6)
+            build.step(step).linear(4096, 64, 64, fp8=is_fp8)
+        build.write(tmp_path / f"rank{rank}.json")
+    text = render(inspect(tmp_path), "text", verbose=True)
+    _, _, table = text.partition("CPU ms (profiled)")
+    lines = [line.split("  ") for line in table.splitlines() if line.startswith("rank")]
+    assert [line[0] for line in lines] == ["rank 7"] * 2 + ["ranks 0-6, 8"] * 2
+    shares = [share for line in lines for share in line if share.endswith("%")]
+    assert [share.strip() for share in shares] == ["100.0%", "0.0%", "100.0%", "100.0%"]
 
 
 def test_workers_that_started_elsewhere_find_the_step_that_names_layers() -> None:
