@@ -96,6 +96,8 @@ MANY_SMALL: Final = 0.25
 ADDED_BY_FUSED: Final = 0.65
 # Speed-up or slow-down up to which an estimate says that both are even; ours.
 EVEN: Final = 0.05
+# Up to which advice says that a fix leaves no gain over BF16; below, FP8 is slower. Ours.
+NO_GAIN: Final = 0.03
 # Times that BF16 takes at the size of a GEMM from which one in low precision is slow: rates of the
 # table and of captures differ by less (docs/payoff.md).
 SLOW_GEMM: Final = 1.1

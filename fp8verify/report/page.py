@@ -12,7 +12,8 @@ from fp8verify.model.verdict import Finding
 from fp8verify.terms import Severity, Verdict
 from fp8verify.text import capital
 from fp8verify.thresholds import COSTLY
-from fp8verify.verdict.findings_table import viewed
+from fp8verify.verdict.advice import Fact
+from fp8verify.verdict.findings_table import findings_table, viewed
 
 GOOD = "good"
 FAIR = "fair"
@@ -217,7 +218,8 @@ class Page(NamedTuple):
         minor: list[Finding] = []
         if limiting is not None:
             minor += filter(_costs_little, self.reports)
-        yield from self._graver(fixes, minor)
+        settled = list(filter(_needs_nothing, self.reports))
+        yield from self._graver(fixes, [*minor, *settled])
         if speed is not None:
             yield speed
         if limiting is not None:  # the fix of what limits is always shown
@@ -227,6 +229,10 @@ class Page(NamedTuple):
             yield from fixes.of(finding, 4)
         for finding in self._infos(verbose=verbose):
             yield from self._info(finding, fixes, verbose)
+        for finding in settled:
+            yield Note.of(finding, 0)
+            if finding.message:
+                yield from fixes.of(finding, 4)
 
     def _info(self, finding: Finding, fixes: _Fixes, verbose: bool) -> Iterator[Note]:
         """Yield a finding that needs no action, with what would help."""
@@ -266,6 +272,17 @@ def _by_cost(finding: Finding) -> tuple[bool, float]:
     if not is_warning or finding.gpu_share is None:
         return is_warning, -COSTLY
     return is_warning, -finding.gpu_share
+
+
+# Where its FP8 weights are frozen, there is nothing to do about a leg without FP8.
+_LEGS = "leg-not-fp8"
+
+
+def _needs_nothing(finding: Finding) -> bool:
+    """Whether a warning says that there is nothing to do: what is worth doing comes before it."""
+    frozen = frozenset({Fact.FROZEN.value})
+    nothing_to_do = findings_table()[_LEGS][""].hint_for(frozen)
+    return finding.code == _LEGS and finding.hint.startswith(nothing_to_do)
 
 
 def _costs_little(finding: Finding) -> bool:

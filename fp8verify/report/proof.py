@@ -7,6 +7,8 @@ from collections import defaultdict
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
+from msgspec.structs import replace
+
 from fp8verify.model.kernels import LegRow
 from fp8verify.model.ledger import LedgerEntry, LedgerReport
 from fp8verify.model.report import RankReport, Report
@@ -21,6 +23,7 @@ from fp8verify.terms import (
     low_precision_name,
 )
 from fp8verify.text import label_of_ranks
+from fp8verify.thresholds import NEGLIGIBLE, VOCABULARY
 from fp8verify.verdict.headline import is_asked_by_weights
 
 _PROOF_ROWS = 8
@@ -101,6 +104,10 @@ def _leg_row(leg: LegRow) -> ProofRow:
 _SIZE = re.compile(r", \d+x\d+$")
 
 
+# Outputs and inputs of a layer without a name.
+_BARE_SIZE = re.compile(r"(\d+)x\d+")
+
+
 class _ProofLine(NamedTuple):
     """A line of the proof's table: a row, or several that ran alike.
 
@@ -122,7 +129,7 @@ class _ProofLine(NamedTuple):
 
 def _proof_grid(proof: Proof, report: Report) -> Grid:
     name = proof.coordinate
-    lines = _proof_lines(proof)
+    lines = _proof_lines(_in_a_step(proof, report))
     has_unknown = any(line.row.unknown for line in lines)
     wide = _wide_format(report)
     lack = _how_it_lacks(report)
@@ -134,7 +141,8 @@ def _proof_grid(proof: Proof, report: Report) -> Grid:
     headings = [f"<{name}", f"{formats} GEMMs"]
     if has_unknown:
         headings.append("unknown")
-    headings.append("GEMM ms")
+    steps = _steps_of(proof, report)
+    headings.append("GEMM ms/step" if steps else "GEMM ms")
     if has_notes:
         headings.append("<")
     cells = []
@@ -152,6 +160,36 @@ def _proof_grid(proof: Proof, report: Report) -> Grid:
     if proof.left_out:
         below = (f"… and {proof.left_out} more",)
     return Grid(f"GEMMs by {name}", tuple(headings), cells, below=below)
+
+
+def _in_a_step(proof: Proof, report: Report) -> Proof:
+    """Return a table with the times of a step, where its rows are of several alike."""
+    steps = _steps_of(proof, report) or 1
+    rows = []
+    for row in proof.rows:
+        time_us = row.time_us / steps
+        rows.append(replace(row, time_us=time_us))
+    return replace(proof, rows=tuple(rows))
+
+
+def _steps_of(proof: Proof, report: Report) -> int:
+    """Return how many whole steps the rows of a table are of on each rank.
+
+    It is 0 where rows are of one step each, ranks have unlike numbers of steps, or GEMMs ran
+    outside of steps.
+    """
+    if "step" in proof.coordinate.split(", "):
+        return 0
+    numbers: set[int] = set()
+    for rank in report.ranks:
+        in_steps_ns = 0
+        for step in rank.steps:
+            in_steps_ns += step.gemm.total_ns if step.whole else 0
+        is_all = in_steps_ns >= (1 - NEGLIGIBLE) * rank.gemm.total_ns
+        numbers.add(len(rank.steps) if is_all else 0)
+    if len(numbers) == 1:
+        return numbers.pop()
+    return 0
 
 
 def _how_it_lacks(report: Report) -> str:
@@ -185,7 +223,7 @@ def _remark(row: ProofRow, wide: str, lack: str) -> str:
         formats = wide or "high precision"
         said = f"{row.high} in {formats}"
     if said and _is_whole(row):
-        said = f"{said} (no FP8 expected)"
+        said = f"{said} (as expected)"
     return f"{said} {row.note}".strip()
 
 
@@ -214,6 +252,7 @@ def _proof_lines(proof: Proof) -> list[_ProofLine]:
         lines = []
         for row in proof.rows:
             name = row.value.removeprefix(f"{proof.coordinate} ")
+            name = f"{name}{_kind_of_size(name)}"
             lines.append(_ProofLine(name, [row], millis(row.time_us)))
     if proof.coordinate == "layer":
         lines.sort(key=_is_whole_line)
@@ -228,6 +267,14 @@ def _proof_lines(proof: Proof) -> list[_ProofLine]:
     others = _summed(left, f"{len(left)} others")
     shown.append(_line_of(others))
     return shown
+
+
+def _kind_of_size(name: str) -> str:
+    """Say that a layer of so many outputs is probably the head, as none has a name."""
+    size = _BARE_SIZE.fullmatch(name)
+    if size is not None and int(size[1]) >= VOCABULARY:
+        return " (output head?)"
+    return ""
 
 
 def _line_of(row: ProofRow, before: str = "") -> _ProofLine:
@@ -517,7 +564,7 @@ def _names_outside(ledger: LedgerReport) -> str:
     labels = []
     for slot in ledger.slots:
         if slot.block is None:
-            labels.append(slot.label)
+            labels.append(f"{slot.label}{_kind_of_size(slot.label)}")
     if len(labels) > _FEW:
         return "others"
     return ", ".join(labels)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import defaultdict
 from collections.abc import Hashable, Iterable, Iterator, Sequence
 
@@ -49,7 +50,7 @@ _FIX = {
 }
 _ACCEPT = (
     "If less than half is intended, nothing is wrong: --min-share expected makes the run ACTIVE. "
-    "Else change what keeps these GEMMs in high precision."
+    "Otherwise change {setting} so that it keeps fewer layers in high precision."
 )
 _LINES = {Verdict.ACTIVE: 16}
 _PROOF_ROWS = 8
@@ -111,11 +112,20 @@ def _findings(report: Report) -> Iterator[Finding]:
         is_repeated = f"; {finding.message};" in f"; {report.reason};"
         if finding.hint and is_cause:
             is_said = True
-            yield replace(finding, message="")
+            yield replace(finding, message=_beside_code(finding))
         elif finding.hint and is_repeated:
             yield replace(finding, message="")
         else:
             yield finding
+
+
+def _beside_code(finding: Finding) -> str:
+    """Say what the code of the cause does not, which the sentence tells; mostly nothing."""
+    if finding.code == "rank-without-fp8" and finding.per_rank:
+        return "in part: some GEMMs of the rank lack FP8, not all"
+    if finding.code == "higher-than-promised":
+        return "a format with more bits than the requested one ran in its place"
+    return ""
 
 
 def _speed(report: Report, findings: Iterable[Finding]) -> Note | None:
@@ -197,13 +207,26 @@ def exit_line(report: Report) -> str:
     return code
 
 
+# As a sentence names what keeps layers in high precision: a setting of the log.
+_SETTING = re.compile(r"in high precision \((\w+), around log line")
+
+
+def _accept(report: Report) -> str:
+    """Say how a share is accepted, and what else to change: the setting that the log names."""
+    found = _SETTING.search(report.reason)
+    setting = "the recipe, filter or argument"
+    if found is not None:
+        setting = found[1]
+    return _ACCEPT.format(setting=setting)
+
+
 def _fix(report: Report) -> str:
     """Say what to do about the verdict where no error or warning says it."""
     if report.cause is not None or report.verdict not in _FIX:
         return ""
     usual = _FIX[report.verdict]
     if report.verdict is Verdict.PARTIAL:
-        return _ACCEPT if _is_as_expected(report) else usual
+        return _accept(report) if _is_as_expected(report) else usual
     if report.verdict is Verdict.INACTIVE:
         for finding in report.findings:
             if viewed(finding, "fix"):  # its layers may be outside of their autocast

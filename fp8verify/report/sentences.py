@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple, TypeVar
 
@@ -56,6 +56,7 @@ _STATES = {
     "high_precision": "not converted",
 }
 _OFF = "fp8_module_off"
+_JUDGED = ", judged by their GEMMs"
 _CONVERTED = ("fp8", "fp4")
 
 
@@ -161,6 +162,8 @@ def _model(report: Report) -> str:
         line = "not recorded"
         if rank.modules is not None:
             line = _modules(rank, rank.modules)
+        if report.verdict is Verdict.INCONCLUSIVE:  # then they are not
+            line = line.replace(_JUDGED, "")
         lines.append((rank, line))
     found = _by_ranks(lines)
     models = []
@@ -197,15 +200,37 @@ def _modules(rank: RankReport, modules: ModulesReport) -> str:
     states = list(_states(counts, modules, _outside_autocast(rank)))
     if not states:
         layers = f"none of {counted(total, 'linear layer')} converted"
+        if modules.storage:  # these are others than those whose weights are stored
+            layers = f"{layers} ({_by_last_name(modules)})"
         return "; ".join([layers, *modules.storage])
     left = counts.get("high_precision", 0)
-    if left and len(states) > 1:  # so that the counts add up to the total
+    if left and _has_others_than(
+        counts, "high_precision"
+    ):  # so that the counts add up to the total
         states.append((left, _STATES["high_precision"]))
     (first, what), *others = states
     said = f"{first} of {total} linear layers {what}"
     for count, state in others:
         said += f", {count} {state}"
     return "; ".join([said, *modules.storage])
+
+
+def _by_last_name(modules: ModulesReport) -> str:
+    """Count layers by the last part of their names: "28 …lora_A, 28 …lora_B, 1 lm_head"."""
+    counts: Counter[str] = Counter()
+    for names in modules.names.values():
+        for name in names:
+            _, dot, last = name.rpartition(".")
+            counts[f"{'…' if dot else ''}{last}"] += 1
+    shown = [f"{count} {name}" for name, count in counts.most_common()]
+    return listed(shown, _RANKS)
+
+
+def _has_others_than(counts: Mapping[str, int], state: str) -> bool:
+    """Whether layers are in a state that neither is this one nor says that they were converted."""
+    plain = (*_CONVERTED, state)
+    others = [other for other in counts if other not in plain]
+    return any(counts[other] for other in others)
 
 
 def _outside_autocast(rank: RankReport) -> str:
@@ -244,7 +269,7 @@ def _states(
             classes = ""
             if modules.unknown_classes:
                 classes = f" ({listed(modules.unknown_classes, 2)})"
-            yield count, f"of unknown class{classes}, judged by their GEMMs"
+            yield count, f"of unknown class{classes}{_JUDGED}"
         elif state == _OFF:
             yield count, outside
         elif state not in (*_CONVERTED, "high_precision"):
@@ -429,9 +454,18 @@ def of_expected(report: Report, expected: ExpectedReport) -> str:
 
 
 def _more(report: Report) -> Iterator[str]:
+    others = []
+    training = _training(report.ranks)
+    for rank in report.ranks:
+        if rank not in training and rank.layer_gemm.launches:
+            others.append(rank)
+    if others:
+        yield f"without {label_of_group(others)}"
     attention = _counts_of_attention(report)
     if attention:
         yield f"attention's GEMMs: {attention}"
+    elif report.attention_gemm.launches:
+        yield "without attention's GEMMs"
     if any(map(_has_fp8_attention, report.ranks)):
         yield "attention in FP8"
     yield from _vouched(report)
@@ -688,7 +722,7 @@ def _limit(figures: PayoffReport) -> str:
         whole = figures.step_us / 1000
         form = ".1f" if busy < 10 else ".0f"  # as many decimals as the smaller needs
         if figures.cpu_limits:
-            times = f"GPU busy {busy:{form}} of {whole:{form}} ms, without the profiler"
+            times = f"GPU busy {busy:{form}} of {whole:{form}} ms per step, without the profiler"
             return f"the CPU limits the step ({times})"
         idle = figures.idle_in_step_us / 1000
         return (

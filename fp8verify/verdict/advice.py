@@ -15,8 +15,7 @@ from fp8verify.analysis.bf16_times import shape_of
 from fp8verify.analysis.payoff import added_us
 from fp8verify.analysis.rank import RankEvidence
 from fp8verify.terms import LEGS, VAGUE_LEGS, Leg, Precision
-from fp8verify.thresholds import EVEN, FP8_SIDE, FUSED_CASTS, HALF, LOST
-from fp8verify.verdict.clauses import optional
+from fp8verify.thresholds import FP8_SIDE, FUSED_CASTS, HALF, LOST, NO_GAIN
 
 # What TorchInductor calls the kernels that it generates.
 _GENERATED: Final = re.compile(r"triton_(?:poi|red|per|tem|for|spl|split_scan)_fused_")
@@ -214,27 +213,59 @@ def gain_of_graphs(rank: RankEvidence) -> str:
     return f", for steps up to about {faster} as fast as now"
 
 
-def gain_afterwards(rank: RankEvidence, *, fuses: bool) -> str:
-    """Say what FP8 gains once the GPU does not wait; nothing where it cannot be estimated.
+def gain_of_graphs_in_bf16(rank: RankEvidence, *, fuses: bool) -> str:
+    """Say that BF16 would gain from graphs too, and what FP8 gains over it then.
 
     Args:
         rank: whose kernels they are.
         fuses: whether the advice fuses its casts, too.
+
+    Returns:
+        Sentences; nothing where the gain cannot be estimated.
+    """
+    ratio = _ratio_afterwards(rank, fuses=fuses)
+    if ratio is None:
+        return ""
+    return f"BF16 would gain from that, too; then {_over_bf16(ratio, ' at this batch size')}"
+
+
+def gain_of_compiling(rank: RankEvidence) -> str:
+    """Say what FP8 gains over BF16 once its casts are fused; nothing where it is not known."""
+    ratio = _ratio_afterwards(rank, fuses=True)
+    if ratio is None:
+        return ""
+    return f"With this fix alone {_over_bf16(ratio)}"
+
+
+def _over_bf16(ratio: float, where: str = "") -> str:
+    """Say how fast FP8 is after a fix, and what to do where that is no gain."""
+    figure = f"FP8 is about {ratio:.2f}x BF16 (estimate)"
+    if ratio > 1 + NO_GAIN:
+        return f"{figure}."
+    if ratio >= 1 - NO_GAIN:
+        return f"{figure}, no gain{where}."
+    remedy = "use a larger batch, larger matrices, or BF16"
+    return f"{figure}, still slower{where}: {remedy}."
+
+
+def _ratio_afterwards(rank: RankEvidence, *, fuses: bool) -> float | None:
+    """Return how fast the kernels are over BF16's; None where it cannot be estimated.
+
+    Args:
+        rank: whose kernels they are.
+        fuses: whether its casts are fused.
     """
     figures = rank.gain.payoff
     saved_ns = rank.gain.saving.saved_ns
     tax = rank.gain.tax
     if figures is None or saved_ns is None or figures.no_estimate:
-        return ""
+        return None
     cost_us = 0.0 if tax is None else added_us(tax.rows)
     bf16_us = figures.gpu_busy_us - cost_us + saved_ns / 1000
     fp8_us = figures.gpu_busy_us
     if fuses:
         fp8_us -= _saved_by_fusing(rank)
-    ratio = bf16_us / fp8_us
-    outcome = optional(": no gain", when=ratio <= 1 + EVEN)
-    figure = f"about {ratio:.2f}x BF16 (estimate){outcome}"
-    return f"GPU kernels are then {figure}."
+    return bf16_us / fp8_us
 
 
 def times(ratio: float) -> str:

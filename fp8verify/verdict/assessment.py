@@ -317,7 +317,9 @@ def _inactive(rank: RankEvidence, requested: Requested) -> str:
         f" (line {requested.mention.line} mentions it)" if requested.mention else ""
     )
     if not requested.has_log and not rank.modules:
-        return f"{ran}{because}; neither a log nor a module list was read"
+        if because:
+            return f"{ran}{because}"
+        return f"{ran}; neither a log nor a module list was read"
     return f"{ran}, {_silence(rank, requested)}{mention}{because}"
 
 

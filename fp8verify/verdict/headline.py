@@ -513,7 +513,8 @@ def short(summary: RankSummary, proof: Proof | None, shortfall: str) -> str:
         did = did_as_expected([summary])
         if not did:
             is_timed = " ms" in shortfall  # one share of the time is enough
-            did = ran(summary, has_share=not is_timed)
+            did = _did_in_layers(summary, proof)
+            did = did or ran(summary, has_share=not is_timed)
         if did.startswith(_MOST_LACKS):
             return f"{did}: {shortfall}"
         return f"{did}, but {shortfall}"
@@ -521,6 +522,28 @@ def short(summary: RankSummary, proof: Proof | None, shortfall: str) -> str:
     if 0 < len(others) < len(proof.rows):
         return f"{shortfall}; {_did(proof, others)}"
     return shortfall
+
+
+def _did_in_layers(summary: RankSummary, proof: Proof | None) -> str:
+    """Count without the layers of which no GEMM ran in low precision, and none had to.
+
+    Nothing is said where there are none, or the table is not along layers.
+    """
+    if proof is None or proof.coordinate != "layer" or proof.left_out:
+        return ""
+    low = 0
+    total = 0
+    is_all = True
+    for row in proof.rows:
+        if row.low or row.unknown or row.short:
+            low += row.low
+            total += row.low + row.high + row.unknown
+        else:
+            is_all = False
+    if is_all:
+        return ""
+    formats = low_precision_name(summary.kernels)
+    return f"{low} of {total} GEMMs of the layers that use {formats} ran in it"
 
 
 def _did(proof: Proof, rows: Sequence[ProofRow]) -> str:

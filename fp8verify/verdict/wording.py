@@ -11,6 +11,7 @@ from fp8verify.analysis.rank import RankEvidence
 from fp8verify.terms import BACKWARD_LEGS, GRADIENT_LEGS, Leg
 from fp8verify.text import enumerated, listed
 from fp8verify.thresholds import SHOWN_NUMBERS
+from fp8verify.trace.tables import Step
 from fp8verify.verdict.coordinates import VALUE_OF
 from fp8verify.verdict.ledger import Cell, Layer, Ledger
 from fp8verify.verdict.selection import legs_in, ranks_of
@@ -120,12 +121,45 @@ def of_gemm_time(
     part_ns: float,
 ) -> str:
     """Say how much of the GEMM time of the ranks of some cells a part is."""
-    whole_ns = 0.0
+    every: list[Cell] = []
     for place in ranks_of(cells):
-        time_ns, _ = ledger.times(ledger.of_rank(place))
-        whole_ns += time_ns
+        every += ledger.of_rank(place)
+    every_ns, _ = ledger.times(every)
+    whole_ns = float(every_ns)
     measure = ranks[0].measure
-    return f"{measure.amount(part_ns, whole_ns)} of GEMM {measure.name}"
+    steps = _steps_of(every)
+    where = ""
+    if steps and _steps_of(cells) < steps:
+        where = " in the window"  # a part is of some of its steps
+    elif steps and _are_whole(ranks, every):
+        where = " per step"
+        part_ns /= steps
+        whole_ns /= steps
+    return f"{measure.amount(part_ns, whole_ns)} of GEMM {measure.name}{where}"
+
+
+def _steps_of(cells: Iterable[Cell]) -> int:
+    """Return how many steps of ranks cells are of; 0 where some are of no step."""
+    steps = {(cell.rank, cell.step) for cell in cells}
+    if any(step < 0 for _, step in steps):
+        return 0
+    return len(steps)
+
+
+def _are_whole(ranks: Sequence[RankEvidence], cells: Iterable[Cell]) -> bool:
+    """Whether all kernels were read of the steps of the ranks of cells."""
+    steps: list[Step] = []
+    for place in ranks_of(cells):
+        steps += ranks[place].trace.steps
+    return all(step.whole for step in steps)
+
+
+def ms_of(rank: RankEvidence, time_ns: float) -> str:
+    """Return a time of a rank's window as "1.2 ms per step", where it has whole steps only."""
+    steps = rank.trace.steps
+    if steps and all(step.whole for step in steps):
+        return f"{time_ns / len(steps) / 1e6:.1f} ms per step"
+    return f"{time_ns / 1e6:.1f} ms in the window"
 
 
 def _with_vague_gradients(ledger: Ledger, cells: list[Cell]) -> list[Cell]:

@@ -32,8 +32,8 @@ def test_equal_ranks_are_one_line_of_the_proof() -> None:
     text = of_eight_ranks().to_text()
     proof = text.split("\n\n")[1].splitlines()
     assert [line.split()[0] for line in proof] == ["rank", "0-6", "7"]
-    assert proof[1].split()[:4] == ["0-6", "(each)", "84/90", "9.00-9.50"]
-    assert "6 in BF16 (no FP8 expected)" in proof[1]
+    assert proof[1].split()[:4] == ["0-6", "(each)", "84/90", "4.50-4.75"]
+    assert "6 in BF16 (as expected)" in proof[1]
     assert "0/90" in proof[2]
 
 

@@ -230,7 +230,7 @@ def test_the_speed_has_all_ranks_and_its_remedy_the_one_that_gains_least() -> No
     tax = present(slowest.tax)
     fused_us = figures.gpu_busy_us - (1 - FUSED_CASTS) * tax.unfused_us
     bf16_us = figures.gpu_busy_us - tax.time_us + tax.saved_at_most_us
-    after = f"GPU kernels are then about {bf16_us / fused_us:.2f}x BF16"
+    after = f"FP8 is about {bf16_us / fused_us:.2f}x BF16"
     assert after in page.speed.finding.hint
 
 

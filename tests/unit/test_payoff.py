@@ -295,7 +295,7 @@ def layer_of(source: str) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("step_us", "said"),
     [
-        (500, "no gain: the CPU limits the step (GPU busy 0.2 of 0.5 ms, "),
+        (500, "no gain: the CPU limits the step (GPU busy 0.2 of 0.5 ms per step, "),
         (380, "no gain: the GPU is idle for 0.2 of 0.4 ms per step "),
     ],
 )

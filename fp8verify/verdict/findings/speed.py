@@ -18,14 +18,16 @@ from fp8verify.text import shown_size
 from fp8verify.verdict.advice import (
     Fact,
     facts_of,
-    gain_afterwards,
+    gain_of_compiling,
     gain_of_fusing,
     gain_of_graphs,
+    gain_of_graphs_in_bf16,
     those_that_hold,
     times,
 )
 from fp8verify.verdict.expected import Requested
 from fp8verify.verdict.findings_table import finding, findings_table
+from fp8verify.verdict.wording import ms_of
 
 _OF_UNSLOTH = "_w8a8_block_fp8_matmul"
 _MATH_BACKEND = "the math backend of scaled_dot_product_attention"
@@ -93,7 +95,7 @@ def _waiting(rank: RankEvidence, waits: str, holds: frozenset[str]) -> Finding:
     """A GPU that waits for longer than FP8 can save."""
     is_of_library = not holds.isdisjoint((Fact.ENGINE.value, Fact.MEGATRON.value))
     fuses = Fact.UNFUSED.value in holds and not is_of_library
-    after = gain_afterwards(rank, fuses=fuses)
+    after = gain_of_graphs_in_bf16(rank, fuses=fuses)
     return finding(
         "fp8-not-paying",
         "launch-bound",
@@ -117,16 +119,16 @@ def _costly(rank: RankEvidence, overhead: TaxReport, saved_ns: float) -> Finding
         cause = "slow GEMMs"
         case = "slow-gemms"
     up_to = "up to " if overhead.unfused_us < overhead.time_us else ""
-    after = gain_afterwards(rank, fuses=True)
-    saved = f"save at most {saved_ns / 1e6:.1f} ms"
+    after = gain_of_compiling(rank)
+    saved = f"save at most {ms_of(rank, saved_ns)}"
     if saved_ns < 0:
-        saved = f"take {-saved_ns / 1e6:.1f} ms more than BF16 ones"
+        saved = f"take {ms_of(rank, -saved_ns)} more than BF16 ones"
     return finding(
         "fp8-not-paying",
         case,
         cause=cause,
         up_to=up_to,
-        cast_ms=overhead.time_us / 1e3,
+        took=ms_of(rank, 1000 * overhead.time_us),
         saved=saved,
         gain=gain_of_fusing(rank),
         after=after,
@@ -160,16 +162,9 @@ def fp8_gemm_slow(rank: RankEvidence, requested: Requested) -> Iterator[Finding]
         bf16=worst.bf16_tflops,
         kernel=worst.total.kind.name.partition("(")[0][:80],
         others=f", and in {len(slow) - 1} more sizes" if len(slow) > 1 else "",
-        lost=_lost(lost_ns, len(rank.trace.steps)),
+        lost=ms_of(rank, lost_ns),
         line=line,
     )
-
-
-def _lost(lost_ns: float, steps: int) -> str:
-    """Say how much time is lost, in a step where there are several."""
-    if steps > 1:
-        return f"{lost_ns / steps / 1e6:.1f} ms per step"
-    return f"{lost_ns / 1e6:.1f} ms"
 
 
 def _without_fbgemm(kernel: str, requested: Requested) -> int:
@@ -229,7 +224,7 @@ def attention_unfused(rank: RankEvidence, _: Requested) -> Iterator[Finding]:
         formats=" and ".join(
             p.value.upper() for p in Precision if totals.kernels[p.value]
         ),
-        ms=totals.total_ns / 1e6,
+        took=ms_of(rank, totals.total_ns),
         of_gpu=of_gpu,
         gain=_gain_without(of_gpu),
         holds=facts_of(rank),
@@ -255,7 +250,8 @@ def scalar_all_reduces(rank: RankEvidence, _: Requested) -> Iterator[Finding]:
     steps = max(1, len(rank.trace.steps))
     if rank.ran_low and calls >= limits.USUAL_SCALARS * steps:
         share = time_ns / rank.trace.timeline.busy
-        yield finding("scalar-all-reduces", calls=calls, ms=time_ns / 1e6, share=share)
+        took = ms_of(rank, time_ns)
+        yield finding("scalar-all-reduces", calls=calls, took=took, share=share)
 
 
 def weight_recast(rank: RankEvidence, _: Requested) -> Iterator[Finding]:
