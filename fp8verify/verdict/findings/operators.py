@@ -155,8 +155,10 @@ def _are_passes(rank: RankEvidence, requested: Requested) -> bool:
 
 
 def _is_counted(module: ModuleRecord) -> bool:
+    """Whether each pass runs all legs of a module, in a precision that the list states."""
     is_stated = module.state == HIGH_PRECISION or module.state in CONVERTED
-    return module.kind == "linear" and module.training and is_stated
+    runs_all = module.training and not module.frozen
+    return module.kind == "linear" and runs_all and is_stated
 
 
 def _step_of(row: GemmRow) -> int:
