@@ -138,10 +138,13 @@ def _proof_grid(proof: Proof, report: Report) -> Grid:
         notes.append(_remark(line.row, wide, lack))
     has_notes = any(notes)
     formats = low_precision_name(report.gemm.kernels)
-    headings = [f"<{name}", f"{formats} GEMMs"]
+    steps = _steps_of(proof, report)
+    counted_in = f"{formats} GEMMs"
+    if steps > 1:
+        counted_in = f"{counted_in}, {steps} steps"
+    headings = [f"<{name}", counted_in]
     if has_unknown:
         headings.append("unknown")
-    steps = _steps_of(proof, report)
     headings.append("GEMM ms/step" if steps else "GEMM ms")
     if has_notes:
         headings.append("<")

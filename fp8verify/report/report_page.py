@@ -110,22 +110,11 @@ def _findings(report: Report) -> Iterator[Finding]:
     for finding in tables.by_severity(tables.shown_findings(report)):
         is_cause = finding.code == report.cause and not is_said
         is_repeated = f"; {finding.message};" in f"; {report.reason};"
-        if finding.hint and is_cause:
-            is_said = True
-            yield replace(finding, message=_beside_code(finding))
-        elif finding.hint and is_repeated:
+        is_said = is_said or bool(finding.hint and is_cause)
+        if finding.hint and (is_cause or is_repeated):
             yield replace(finding, message="")
         else:
             yield finding
-
-
-def _beside_code(finding: Finding) -> str:
-    """Say what the code of the cause does not, which the sentence tells; mostly nothing."""
-    if finding.code == "rank-without-fp8" and finding.per_rank:
-        return "in part: some GEMMs of the rank lack FP8, not all"
-    if finding.code == "higher-than-promised":
-        return "a format with more bits than the requested one ran in its place"
-    return ""
 
 
 def _speed(report: Report, findings: Iterable[Finding]) -> Note | None:
