@@ -11,7 +11,6 @@ from fp8verify.analysis.rank import RankEvidence
 from fp8verify.terms import BACKWARD_LEGS, GRADIENT_LEGS, Leg
 from fp8verify.text import enumerated, listed
 from fp8verify.thresholds import SHOWN_NUMBERS
-from fp8verify.trace.tables import Step
 from fp8verify.verdict.coordinates import VALUE_OF
 from fp8verify.verdict.ledger import Cell, Layer, Ledger
 from fp8verify.verdict.selection import legs_in, ranks_of
@@ -148,16 +147,18 @@ def _steps_of(cells: Iterable[Cell]) -> int:
 
 def _are_whole(ranks: Sequence[RankEvidence], cells: Iterable[Cell]) -> bool:
     """Whether all kernels were read of the steps of the ranks of cells."""
-    steps: list[Step] = []
-    for place in ranks_of(cells):
-        steps += ranks[place].trace.steps
-    return all(step.whole for step in steps)
+    return all(_has_whole_steps(ranks[place]) for place in ranks_of(cells))
+
+
+def _has_whole_steps(rank: RankEvidence) -> bool:
+    """Whether all kernels were read of each step of a rank."""
+    return all(step.whole for step in rank.trace.steps)
 
 
 def ms_of(rank: RankEvidence, time_ns: float) -> str:
     """Return a time of a rank's window as "1.2 ms per step", where it has whole steps only."""
     steps = rank.trace.steps
-    if steps and all(step.whole for step in steps):
+    if steps and _has_whole_steps(rank):
         return f"{time_ns / len(steps) / 1e6:.1f} ms per step"
     return f"{time_ns / 1e6:.1f} ms in the window"
 
