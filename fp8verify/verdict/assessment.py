@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import filterfalse
 from typing import NamedTuple
@@ -22,6 +21,7 @@ from fp8verify.verdict.clauses import first_that_holds, optional
 from fp8verify.verdict.expected import Requested
 from fp8verify.verdict.findings import join_findings, rank_findings
 from fp8verify.verdict.findings.doubts import Doubts
+from fp8verify.verdict.findings.layers import left_by_design
 from fp8verify.verdict.findings.ledger import LedgerFindings
 from fp8verify.verdict.findings.traces import other_runs
 from fp8verify.verdict.findings_table import place_of, viewed
@@ -46,6 +46,8 @@ _FOREIGN = "its file belongs to another run than those of the other ranks"
 _OF_TRAINING = frozenset({"no-backward", "lm-head-fp8"})
 # Says of grouped GEMMs what a shortfall of experts says too.
 _GROUPED = "grouped-gemm-high-precision"
+# As information it says which legs the recipe keeps in high precision.
+_LEGS = "leg-not-fp8"
 
 
 class Opinion(NamedTuple):
@@ -166,7 +168,7 @@ class _Judging:
         opinions = _settling(rank, reason, found, self._requested)
         settled = first_that_holds(opinions, None)
         opinion = settled or Opinion(Verdict.INCONCLUSIVE, "", short.cause)
-        rest = optional(_rest(found, self._requested), when=rank.ran_low)
+        rest = optional(_rest(rank, found, self._requested), when=rank.ran_low)
         shares = self._measures.shares(place)
         return Assessment(
             verdict=opinion.verdict,
@@ -268,24 +270,15 @@ def _as_found(verdict: Verdict, findings: Sequence[Finding]) -> Opinion | None:
     return None
 
 
-def _rest(findings: Sequence[Finding], requested: Requested) -> str:
+def _rest(rank: RankEvidence, findings: Iterable[Finding], requested: Requested) -> str:
     """Say why the share is not all: legs or layers that were left out by design."""
-    by_design = map(_without_share, filter(_is_left_by_design, findings))
-    cause = logged_cause(requested) or next(by_design, "")
-    return cause or counted_cause(requested)
+    legs = (one.message for one in findings if _is_leg_by_design(one))
+    by_design = next(legs, "") or left_by_design(rank, requested)
+    return logged_cause(requested) or by_design or counted_cause(requested)
 
 
-def _is_left_by_design(found: Finding) -> bool:
-    return found.severity is Severity.INFO and viewed(found, "rest")
-
-
-# As `of_flops` writes it.
-_OF_FLOPS = re.compile(r", [\d.]+% of GEMM FLOPs")
-
-
-def _without_share(found: Finding) -> str:
-    """Return what a finding says, for a sentence that has a share of its own."""
-    return _OF_FLOPS.sub("", found.message)
+def _is_leg_by_design(found: Finding) -> bool:
+    return found.severity is Severity.INFO and found.code == _LEGS
 
 
 def _settling(

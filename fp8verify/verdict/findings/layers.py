@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import chain
 from typing import NamedTuple, TypeAlias
 
 from fp8verify.analysis.gemms import GemmRow
@@ -28,7 +29,7 @@ from fp8verify.text import (
     shown_size,
 )
 from fp8verify.thresholds import HALF, LAYER_FLOPS, SHOWN, VOCABULARY
-from fp8verify.verdict.clauses import by_number
+from fp8verify.verdict.clauses import by_number, optional
 from fp8verify.verdict.expected import CONVERTED, Requested
 from fp8verify.verdict.findings_table import finding, told
 from fp8verify.verdict.pins import HEAD
@@ -101,19 +102,31 @@ def _has_pinned_in_low(layer: LayerClass, requested: Requested) -> bool:
 # ---- left out of the conversion
 
 
-def layers_left_out(rank: RankEvidence, requested: Requested) -> Iterator[Finding]:
+def left_by_design(rank: RankEvidence, requested: Requested) -> str:
+    """Say which layers of a rank were left out, for a sentence that has a share of its own."""
+    found = chain(
+        layers_left_out(rank, requested, has_share=False),
+        sizes_left_out(rank, requested, has_share=False),
+    )
+    return next((one.message for one in found), "")
+
+
+def layers_left_out(
+    rank: RankEvidence, requested: Requested, *, has_share: bool = True
+) -> Iterator[Finding]:
     """Layers that the configuration left in high precision, mostly by design."""
     left = in_state(rank.linears, HIGH_PRECISION)
     layers = names_of(left)
     is_part = 0 < len(left) < len(rank.linears)
     is_asked = requested.converted or rank.ran_low
+    share = of_flops(rank.layers.share_of(layers))
     names = f"{_named(layers)}{_reason_of(left)}"
     yield from told(
         "layer-not-fp8",
         "left-out",
         when=is_part and is_asked,
         count=counted(left, "linear module"),
-        share=of_flops(rank.layers.share_of(layers)),
+        share=optional(share, when=has_share),
         names=names,
         layers=layers,
     )
@@ -194,7 +207,9 @@ def _inner(blocks: _Blocks) -> list[ModuleRecord]:
     return [module for n, module in blocks.items() if first < n < last]
 
 
-def sizes_left_out(rank: RankEvidence, requested: Requested) -> Iterator[Finding]:
+def sizes_left_out(
+    rank: RankEvidence, requested: Requested, *, has_share: bool = True
+) -> Iterator[Finding]:
     """Without a census: layer sizes that ran only in high precision, where others ran in FP8."""
     low_rows = low_of(rank.trace.trained)
     low_sizes: set[tuple[int, int]] = set()  # of any library
@@ -215,7 +230,7 @@ def sizes_left_out(rank: RankEvidence, requested: Requested) -> Iterator[Finding
         "sizes",
         when=is_much and not requested.converted,
         sizes=abridged(sizes, SHOWN),
-        share=of_flops(share),
+        share=optional(of_flops(share), when=has_share),
     )
 
 
