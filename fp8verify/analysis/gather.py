@@ -31,7 +31,7 @@ from fp8verify.capture.files import distinct
 from fp8verify.errors import InputError
 from fp8verify.kernels.code_files import NO_CODE, CacheContents
 from fp8verify.model.kernels import CompiledCodeReport, LibraryLogReport
-from fp8verify.model.steps import TimelineReport
+from fp8verify.model.steps import TimelineReport, are_whole
 from fp8verify.terms import Leg
 from fp8verify.trace import Health, Step, Trace
 from fp8verify.trace.contexts import BACKWARD
@@ -164,7 +164,7 @@ def gather(
     trace = within_window(trace)
     words = words_on_kernels(trace, compiled.kernels)
     kinds = classify_kernels(trace, words)
-    if not _are_whole(trace.steps):
+    if not are_whole(trace.steps):
         trace = _without_cut_steps(trace, kinds)
         words = words_on_kernels(trace, compiled.kernels)
         kinds = classify_kernels(trace, words)
@@ -173,7 +173,7 @@ def gather(
         library_log = settle_by_library(trace, kinds, logged)
     steps = timeline.step_bounds(trace)
     gemms = label_gemms(trace, kinds)
-    if not _are_whole(trace.steps):
+    if not are_whole(trace.steps):
         _settle_cut_steps(gemms, trace.steps)
     rows = gemm_rows(trace, kinds, gemms)
     measured = timeline.measure(trace, kinds, steps)
@@ -220,10 +220,6 @@ def gather(
         compiled_code=code_report(kinds, words),
         compiled=compiled.kernels,
     )
-
-
-def _are_whole(steps: Iterable[Step]) -> bool:
-    return all(step.whole for step in steps)
 
 
 def _copy_times(trace: Trace) -> Counter[str]:

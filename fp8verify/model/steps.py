@@ -2,9 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from typing import Protocol
+
 import msgspec
 
 from fp8verify.model.kernels import GemmSummary
+
+
+class _Read(Protocol):
+    """A step, and whether all its kernels were read."""
+
+    @property
+    def whole(self) -> bool: ...
+
+
+def are_whole(steps: Iterable[_Read]) -> bool:
+    """Whether all kernels of steps were read: else sums over them are no multiple of a step's."""
+    return all(step.whole for step in steps)
 
 
 class StepReport(msgspec.Struct, frozen=True, kw_only=True):

@@ -12,6 +12,7 @@ from msgspec.structs import replace
 from fp8verify.model.kernels import LegRow
 from fp8verify.model.ledger import LedgerEntry, LedgerReport
 from fp8verify.model.report import RankReport, Report
+from fp8verify.model.steps import are_whole
 from fp8verify.model.verdict import Proof, ProofRow
 from fp8verify.report.page import Grid
 from fp8verify.report.tables import millis
@@ -185,11 +186,12 @@ def _steps_of(proof: Proof, report: Report) -> int:
         return 0
     numbers: set[int] = set()
     for rank in report.ranks:
-        in_steps_ns = 0
-        for step in rank.steps:
-            in_steps_ns += step.gemm.total_ns if step.whole else 0
+        in_steps_ns = sum(step.gemm.total_ns for step in rank.steps)
         is_all = in_steps_ns >= (1 - NEGLIGIBLE) * rank.gemm.total_ns
-        numbers.add(len(rank.steps) if is_all else 0)
+        steps = 0
+        if is_all and are_whole(rank.steps):
+            steps = len(rank.steps)
+        numbers.add(steps)
     if len(numbers) == 1:
         return numbers.pop()
     return 0

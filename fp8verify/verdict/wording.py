@@ -8,6 +8,7 @@ from typing import Final
 
 from fp8verify.analysis.kinds import EXPERTS
 from fp8verify.analysis.rank import RankEvidence
+from fp8verify.model.steps import are_whole
 from fp8verify.terms import BACKWARD_LEGS, GRADIENT_LEGS, Leg
 from fp8verify.text import enumerated, listed
 from fp8verify.thresholds import SHOWN_NUMBERS
@@ -147,18 +148,13 @@ def _steps_of(cells: Iterable[Cell]) -> int:
 
 def _are_whole(ranks: Sequence[RankEvidence], cells: Iterable[Cell]) -> bool:
     """Whether all kernels were read of the steps of the ranks of cells."""
-    return all(_has_whole_steps(ranks[place]) for place in ranks_of(cells))
-
-
-def _has_whole_steps(rank: RankEvidence) -> bool:
-    """Whether all kernels were read of each step of a rank."""
-    return all(step.whole for step in rank.trace.steps)
+    return all(are_whole(ranks[place].trace.steps) for place in ranks_of(cells))
 
 
 def ms_of(rank: RankEvidence, time_ns: float) -> str:
     """Return a time of a rank's window as "1.2 ms per step", where it has whole steps only."""
     steps = rank.trace.steps
-    if steps and _has_whole_steps(rank):
+    if steps and are_whole(steps):
         return f"{time_ns / len(steps) / 1e6:.1f} ms per step"
     return f"{time_ns / 1e6:.1f} ms in the window"
 
