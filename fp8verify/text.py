@@ -11,6 +11,8 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence, Sized
 from typing import Any, NamedTuple
 
+from fp8verify.patterns import lazy_pattern
+
 # Commands that GitHub and Azure take from the log of a job, and obey.
 _GITHUB_COMMANDS = (
     r"error|warning|notice|debug|group|endgroup|echo|add-mask|stop-commands|set-env|add-path"
@@ -18,7 +20,7 @@ _GITHUB_COMMANDS = (
 )
 _GITHUB = rf"::(?=(?:{_GITHUB_COMMANDS})(?:\s|::))"
 _AZURE = r"##(?=vso|\[)"
-_COMMAND = re.compile(f"{_GITHUB}|{_AZURE}", re.IGNORECASE)
+_COMMAND = lazy_pattern(f"{_GITHUB}|{_AZURE}", re.IGNORECASE)
 _UNPRINTABLE = "\N{REPLACEMENT CHARACTER}"
 
 
@@ -234,8 +236,8 @@ def show_steps(steps: Iterable[int]) -> str:
     return f"steps {shown}"
 
 
-_INDEX = re.compile(r"(?<![^.])\d+(?![^.])")
-_PARTS = re.compile(f"({_INDEX.pattern})")  # splitting keeps the numbers
+_INDEX = lazy_pattern(r"(?<![^.])\d+(?![^.])")
+_PARTS = lazy_pattern(f"({_INDEX.pattern})")  # splitting keeps the numbers
 _MANY_OF_BLOCK = 3
 
 

@@ -26,12 +26,13 @@ from fp8verify.kernels.machine_code import (
     completed,
     machine_code,
 )
+from fp8verify.patterns import lazy_pattern
 from fp8verify.terms import KernelName, Precision, Role
 from fp8verify.thresholds import MANY_FMAS
 from fp8verify.trace.tables import LaunchConfig, Trace
 
 # Kernels of Triton are called by the plain name of their function.
-_PLAIN: Final = re.compile(r"[A-Za-z_]\w{0,500}", re.ASCII)
+_PLAIN: Final = lazy_pattern(r"[A-Za-z_]\w{0,500}", re.ASCII)
 # Libraries whose names are of anybody's kernels, or of Triton's.
 TRITONS: Final = frozenset({"Triton", "Inductor", "unknown"})
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence, Set
 from typing import Final, NamedTuple
@@ -14,6 +13,7 @@ from fp8verify.analysis.kinds import Gemm, GemmShape, Kind, Kinds, KindTotal, ge
 from fp8verify.analysis.purpose import QUANTIZING, purpose_of
 from fp8verify.analysis.replays import attention_without_operators
 from fp8verify.model.kernels import GemmSummary
+from fp8verify.patterns import lazy_pattern
 from fp8verify.terms import (
     Leg,
     Precision,
@@ -79,7 +79,9 @@ class GemmRow(NamedTuple):
 
 # TorchInductor records the launch of each Triton kernel that it generates under the kernel's own
 # name (torch/_inductor/runtime/triton_heuristics.py); ATen's operators launch none of these.
-_GENERATED: Final = re.compile(r"triton_(?:poi|red|per|tem|for|spl|split_scan)_fused_")
+_GENERATED: Final = lazy_pattern(
+    r"triton_(?:poi|red|per|tem|for|spl|split_scan)_fused_"
+)
 
 
 def name_conflicts(

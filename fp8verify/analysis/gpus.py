@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from typing import Final, NamedTuple
 
+from fp8verify.patterns import lazy_pattern
 from fp8verify.terms import Precision
 
 _EVERYWHERE: Final = frozenset({Precision.FP32, Precision.FP64})
@@ -69,26 +70,26 @@ _MX: Final = frozenset(
 _CDNA4: Final = _CDNA3 - {Precision.TF32} | _MX
 _FAMILIES: Final[tuple[Family, ...]] = (
     # AMD CDNA 4 ISA: v_mfma_scale_f32_*_f8f6f4; no xf32 any more
-    Family(re.compile(r"MI35[05]X|GFX950"), "9.5", _CDNA4),
+    Family(lazy_pattern(r"MI35[05]X|GFX950"), "9.5", _CDNA4),
     # AMD CDNA 3 ISA: v_mfma_f32_*_fp8_fp8 (the FNUZ encodings), xf32
-    Family(re.compile(r"MI3(?:00[XA]|08X|25X)|GFX942"), "9.4", _CDNA3),
+    Family(lazy_pattern(r"MI3(?:00[XA]|08X|25X)|GFX942"), "9.4", _CDNA3),
     # AMD CDNA 1 and CDNA 2 ISA: no FP8 instructions
-    Family(re.compile(r"MI2[15]0X?|GFX90A|MI100|GFX908"), None, _CDNA1_2),
+    Family(lazy_pattern(r"MI2[15]0X?|GFX90A|MI100|GFX908"), None, _CDNA1_2),
     # Intel oneAPI GPU optimization guide: XMX of Xe-HPC, no FP8
-    Family(re.compile(r"DATA CENTER GPU MAX"), None, _CDNA1_2 | {Precision.TF32}),
+    Family(lazy_pattern(r"DATA CENTER GPU MAX"), None, _CDNA1_2 | {Precision.TF32}),
 )
-_NVIDIA_NAME: Final = re.compile(
+_NVIDIA_NAME: Final = lazy_pattern(
     r"\b(?:NVIDIA|TESLA|GEFORCE|QUADRO)\b|^(?:[ABHL]\d{1,3}|GB?H?\d00)\b"
 )
 # Names of libraries' GEMMs that tell what they were compiled for; those of Hopper use wgmma, which
 # sm_90a alone has (PTX ISA 9.0: wgmma.mma_async).
-_FOR_NVIDIA: Final = re.compile(
+_FOR_NVIDIA: Final = lazy_pattern(
     r"(?:void )?(?:(?P<own>nvjet_|deep_gemm::)|(?:cutlass3x_)?)sm(?P<major>\d{1,2})(?P<minor>\d)_"
 )
-_XMMA: Final = re.compile(r"(?P<arch>sm(?P<major>\d{1,2})(?P<minor>\d))_xmma_")
-_FOR_AMD: Final = re.compile(r"(?:Custom_)?Cijk_|_ZN5aiter|aiter::")
+_XMMA: Final = lazy_pattern(r"(?P<arch>sm(?P<major>\d{1,2})(?P<minor>\d))_xmma_")
+_FOR_AMD: Final = lazy_pattern(r"(?:Custom_)?Cijk_|_ZN5aiter|aiter::")
 _HOPPER: Final = Capability(9, 0)
-_AMD_NAME: Final = re.compile(r"\b(?:AMD|RADEON|INSTINCT)\b|^MI\d{2,3}")
+_AMD_NAME: Final = lazy_pattern(r"\b(?:AMD|RADEON|INSTINCT)\b|^MI\d{2,3}")
 
 
 def multiplies(
@@ -388,7 +389,7 @@ PEAKS: Final[dict[str, Peak]] = {
 # Words of a device name that do not make it another part: maker, memory, form factor (VF is the
 # virtual function of a whole GPU; AMD's SR-IOV driver makes one of each MI300X). Any other word
 # that a row does not have does: a Laptop GPU, a D, a Ti, a MIG slice is not the part itself.
-_NO_PART: Final = re.compile(
+_NO_PART: Final = lazy_pattern(
     r"NVIDIA|AMD|GEFORCE|INSTINCT|TESLA|GPU|\d+GB?|HBM\d[E]?|SXM\d?|OAM|VF|AC|LC|3E|ACTIVE"
 )
 

@@ -52,11 +52,12 @@ from fp8verify.kernels.operators import (
     multiplies_fp8,
     node_of,
 )
+from fp8verify.patterns import lazy_pattern
 from fp8verify.terms import OpContext, Precision, Role, Shape
 from fp8verify.trace import Trace
 
 # Words of names that say of unknown kernels what they do, and that it is no product.
-_OTHER_WORK: Final = re.compile(
+_OTHER_WORK: Final = lazy_pattern(
     r"embedding|bucketize|bounds_check|index|scatter|gather|sort|scan|unique|histogram|permut|"
     r"dispatch|combine|all_?(?:to_?all|reduce|gather)|reduce|softmax|norm|rope|rotary|loss|"
     r"entropy|dropout|adam|adagrad|optimi[sz]er|lamb|sgd|pool|interpolat|upsampl|random|curand|"
@@ -64,12 +65,12 @@ _OTHER_WORK: Final = re.compile(
     r"tensorop|expand|mask|padding|^triton__\d",
     re.IGNORECASE,
 )
-_PRODUCT: Final = re.compile(
+_PRODUCT: Final = lazy_pattern(
     r"gemm|matmul|linear|(?:^|_|b)mm(?:_|$)|main_kernel|einsum", re.IGNORECASE
 )
 # Libraries of kernels that anybody writes: their names are no grammar.
 _HAND_WRITTEN: Final = ("Triton", "unknown")
-_SAYS_LOW: Final = re.compile(
+_SAYS_LOW: Final = lazy_pattern(
     r"fp8|float[48]|f8|fp4|mx|quant|scaled|e4m3|e5m2", re.IGNORECASE
 )
 _LISTS: Final = frozenset({"TensorList", "GenericList"})
@@ -350,7 +351,7 @@ def _is_atens(name: str) -> bool:
 
 # ---- formats that the GPU cannot multiply
 
-_OCP: Final = re.compile(r"Float8_e(?:4m3fn|5m2)$")
+_OCP: Final = lazy_pattern(r"Float8_e(?:4m3fn|5m2)$")
 # Libraries of AMD's that name the encoding that their instructions read.
 _OWN_ENCODING: Final = frozenset({"hipBLASLt", "Composable Kernel", "aiter"})
 
@@ -401,7 +402,7 @@ _GRADIENTS: Final = 2
 # Of the listed GPUs: an H100 reads 3.35 TB/s beside 989 TFLOP/s.
 _BYTES_PER_FLOP: Final = 3.35 / 989
 # Kernels of libraries that are named by what they do; Transformer Engine compiles some at run time.
-_PROVED: Final = re.compile(
+_PROVED: Final = lazy_pattern(
     r"(?:void )?(?:at::|at_cuda|c10::|cub::|thrust::|transformer_engine::|cudnn|nccl|rccl"
     r"|(?:cast_)?transpose_(?:fusion_kernel_)?optimized)"
     r"|triton_(?:poi|red|per|for|spl|split_scan)_fused_|Mem(?:cpy|set)|_ZN(?:2at|3c10|3cub|18trans)"

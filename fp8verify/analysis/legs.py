@@ -40,6 +40,7 @@ from fp8verify.analysis.kinds import (
 from fp8verify.analysis.purpose import has_gradient, is_of_layers, optimizer_products
 from fp8verify.analysis.replays import is_softmax
 from fp8verify.kernels.operators import OPERATORS, find, function_of
+from fp8verify.patterns import lazy_pattern
 from fp8verify.terms import (
     BACKWARD_LEGS,
     COUNTED,
@@ -55,7 +56,9 @@ _LAYOUT_LEGS = {
     "NN": Leg.DGRAD,
     "NT": Leg.WGRAD,
 }
-_LAYOUT = re.compile(r"_([NT][NT])[NT]?(?:$|_)|_(nn|nt|tn)_(?:n_tile|align)", re.ASCII)
+_LAYOUT = lazy_pattern(
+    r"_([NT][NT])[NT]?(?:$|_)|_(nn|nt|tn)_(?:n_tile|align)", re.ASCII
+)
 _LINEAR = frozenset(name for name, row in OPERATORS.items() if row.linear)
 _Sides: TypeAlias = "frozenset[int]"  # outputs and inputs
 _LegsOfKinds: TypeAlias = "dict[int, Leg | None]"  # by number; None if not known yet

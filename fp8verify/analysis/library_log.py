@@ -8,7 +8,6 @@ was captured. It is used where it has as many products as the window launched ke
 
 from __future__ import annotations
 
-import re
 from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Final
@@ -19,6 +18,7 @@ from fp8verify.analysis.kinds import Kind, Kinds, gemm_shape
 from fp8verify.kernels import alike, decode
 from fp8verify.kernels.operators import find
 from fp8verify.model.kernels import LibraryLogReport
+from fp8verify.patterns import lazy_pattern
 from fp8verify.terms import KernelName, Precision, Role
 
 if TYPE_CHECKING:
@@ -27,8 +27,8 @@ if TYPE_CHECKING:
 
 _OF_BLAS: Final = frozenset({"cuBLAS", "hipBLASLt"})
 # CUTLASS kernels that cuBLAS contains have procedural names.
-_IN_CUBLAS: Final = re.compile(r"(?:.{0,80}<)?cutlass(?:3x)?_(?:sm)?\d+_")
-_NVJET_TILE: Final = re.compile(r"nvjet_\w*?_(\d+x\d+)_")
+_IN_CUBLAS: Final = lazy_pattern(r"(?:.{0,80}<)?cutlass(?:3x)?_(?:sm)?\d+_")
+_NVJET_TILE: Final = lazy_pattern(r"nvjet_\w*?_(\d+x\d+)_")
 # The thread of all products, where those of the log are not the trace's.
 _ANY_THREAD: Final = -1
 _Pairs = list["tuple[int, Product]"]

@@ -43,6 +43,7 @@ from fp8verify.analysis.kinds import (
 from fp8verify.analysis.legs import is_in_graph, layout_leg
 from fp8verify.analysis.purpose import is_of_backward, is_update
 from fp8verify.kernels.operators import function_of
+from fp8verify.patterns import lazy_pattern
 from fp8verify.terms import (
     BACKWARD_LEGS,
     GRADIENT_LEGS,
@@ -708,7 +709,7 @@ def settle_fused_losses(
 
 
 # What runs once in a forward pass: at the ends of a model, or of its stage in a pipeline.
-_ENDS = re.compile(
+_ENDS = lazy_pattern(
     r"embedding|cross_entropy|nll_loss|log_softmax|sendrecv", re.IGNORECASE
 )
 

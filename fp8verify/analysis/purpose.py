@@ -28,15 +28,16 @@ from fp8verify.kernels.operators import (
     function_of,
     node_of,
 )
+from fp8verify.patterns import lazy_pattern
 from fp8verify.terms import VAGUE_LEGS, Leg, OpContext, Role
 from fp8verify.trace import Trace
 
-_RANGE: Final = re.compile(r"Optimizer\.(?:step|zero_grad)#")
-_COMPILED: Final = re.compile(r"## Call CompiledFxGraph|Torch-Compiled Region")
+_RANGE: Final = lazy_pattern(r"Optimizer\.(?:step|zero_grad)#")
+_COMPILED: Final = lazy_pattern(r"## Call CompiledFxGraph|Torch-Compiled Region")
 # What Inductor calls the fused loops over tensor lists of which compiled optimizers are made.
 _FOREACH: Final = "triton_for_fused_"
 # What only a forward pass runs; found inside a range, the optimizer was given a closure.
-_FORWARD: Final = re.compile(
+_FORWARD: Final = lazy_pattern(
     r"aten::(?:linear|embedding|dropout|(?:\w*layer|rms|batch|group)_norm|\w*cross_entropy_loss|"
     r"nll_loss\w*|_?log_softmax|_?softmax|\w*scaled_dot_product\w*|conv\dd)|.*Function"
 )
@@ -49,7 +50,7 @@ CONSUMERS: Final = (
     Role.ATTENTION,
     Role.COMMUNICATION,
 )
-FP8_TYPE: Final = re.compile(r"Float8_e(?:4m3|5m2)")
+FP8_TYPE: Final = lazy_pattern(r"Float8_e(?:4m3|5m2)")
 
 
 def takes_fp8(op: OpContext) -> bool:
@@ -182,7 +183,7 @@ _CASTING = frozenset(
     }
 )
 # Values, not the scales of blocks: torch.float8_e8m0fnu.
-_LOW_TYPE = re.compile(r"Float8_e[45]m|Float4_e2m1")
+_LOW_TYPE = lazy_pattern(r"Float8_e[45]m|Float4_e2m1")
 _ROLES = {
     Role.CAST_QUANTIZE: "cast",
     Role.AMAX_REDUCE: "amax",
@@ -340,7 +341,7 @@ def is_of_backward(kind: Kind) -> bool:
 # FP8 has other uses: KV caches, all-to-all of tokens, attention, optimizer states. Emulated FP8
 # casts the operands of a layer right before its GEMM, on the same stream.
 
-_READS: Final = re.compile(r"dequant|upcast", re.IGNORECASE)
+_READS: Final = lazy_pattern(r"dequant|upcast", re.IGNORECASE)
 
 
 class _Cast(NamedTuple):

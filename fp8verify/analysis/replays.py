@@ -9,18 +9,18 @@ precision are as many as attention has, they are attention's.
 
 from __future__ import annotations
 
-import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable
 from typing import Final
 
 from fp8verify.analysis.kinds import Kind, Kinds
+from fp8verify.patterns import lazy_pattern
 from fp8verify.terms import Precision
 from fp8verify.thresholds import BEHIND_SOFTMAX
 from fp8verify.trace import Trace
 
 # What encloses the replays of graphs that torch.compile captures.
-_REGION: Final = re.compile(
+_REGION: Final = lazy_pattern(
     r"CompiledFunction|Torch-Compiled Region|## Call CompiledFxGraph|"
     r"autograd::engine::evaluate_function: CompiledFunction"
 )

@@ -22,6 +22,7 @@ from msgspec import Meta
 
 from fp8verify.capture.schema import CompiledKernel
 from fp8verify.kernels.machine_code import instructions_of, products_of_ttgir
+from fp8verify.patterns import lazy_pattern
 from fp8verify.text import clean_json
 
 # TorchInductor: triton/<device>/<hash>/<file> below its folder.
@@ -275,15 +276,15 @@ def _parameters(data: bytes | None) -> _Parameters | None:
 
 
 # What the code says of itself.
-_ENTRY: Final = re.compile(
+_ENTRY: Final = lazy_pattern(
     r"^\.visible[ \t]+\.entry[ \t]+([\w$]{1,512})[ \t]*\(|^[ \t]*\.amdhsa_kernel[ \t]+([\w$.]{1,512})",
     re.MULTILINE,
 )
-_PTX_TARGET: Final = re.compile(r"^\.target[ \t]+sm_(\d{2,3})[af]?\b", re.MULTILINE)
-_AMD_TARGET: Final = re.compile(
+_PTX_TARGET: Final = lazy_pattern(r"^\.target[ \t]+sm_(\d{2,3})[af]?\b", re.MULTILINE)
+_AMD_TARGET: Final = lazy_pattern(
     r'^[ \t]*\.amdgcn_target[ \t]+"amdgcn-[\w-]{1,40}(gfx[0-9a-f]{3,5})', re.MULTILINE
 )
-_THREADS: Final = re.compile(
+_THREADS: Final = lazy_pattern(
     r"^\.(?:req|max)ntid[ \t]+(\d{1,5})(?:,[ \t]*(\d{1,5}))?(?:,[ \t]*(\d{1,5}))?"
     r"|^[ \t]*\.max_flat_workgroup_size:[ \t]+(\d{1,5})",
     re.MULTILINE,

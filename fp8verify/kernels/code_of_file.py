@@ -20,6 +20,7 @@ from fp8verify.kernels.machine_code import (
     operands_of,
     products_of_ttgir,
 )
+from fp8verify.patterns import lazy_pattern
 
 TEXTS: Final = (".ptx", ".amdgcn", ".ttgir")
 BINARIES: Final = (".cubin",)
@@ -28,7 +29,7 @@ MAX_BYTES: Final = 64 << 20
 _PATIENCE_S: Final = 60
 # Both print SASS; the first is smaller, and PyTorch's Triton has it.
 _DISASSEMBLERS: Final = {"nvdisasm": ("-c",), "cuobjdump": ("-sass",)}
-_ENTRY: Final = re.compile(
+_ENTRY: Final = lazy_pattern(
     r"^\.visible[ \t]+\.entry[ \t]+([\w$]{1,512})"
     r"|^[ \t]*\.amdhsa_kernel[ \t]+([\w$.]{1,512})"
     r"|^[ \t]*tt\.func public @([\w$]{1,512})"

@@ -12,13 +12,15 @@ from __future__ import annotations
 import re
 from typing import Final
 
+from fp8verify.patterns import lazy_pattern
+
 MAX_DEPTH: Final = 64  # CUTLASS nests about 15 deep; deeper is not a kernel's name
 ANONYMOUS: Final = "(anonymous namespace)"
 
 _MAX_WRITTEN: Final = 1 << 24  # characters: each reference writes out what it refers to
 # aiter writes the names of its assembly by hand, and not all with the right length in them; a name
 # with template arguments is a compiler's that was cut.
-_BY_HAND: Final = re.compile(r"_ZN5aiter\d+(?P<base>(?!\w*kernelI)[a-zA-Z]\w*)E")
+_BY_HAND: Final = lazy_pattern(r"_ZN5aiter\d+(?P<base>(?!\w*kernelI)[a-zA-Z]\w*)E")
 _BUILTIN: Final = {
     "v": "void", "w": "wchar_t", "b": "bool", "c": "char", "a": "signed char",
     "h": "unsigned char", "s": "short", "t": "unsigned short", "i": "int", "j": "unsigned int",
@@ -26,7 +28,7 @@ _BUILTIN: Final = {
     "n": "__int128", "o": "unsigned __int128", "f": "float", "d": "double", "e": "long double",
     "g": "__float128", "z": "...",
 }  # fmt: skip
-_D_BUILTIN: Final = re.compile(r"D(?:F16b|F16_|F\d+_|[hidsune])")
+_D_BUILTIN: Final = lazy_pattern(r"D(?:F16b|F16_|F\d+_|[hidsune])")
 _D_NAMES: Final = {"DF16b": "bfloat16_t", "DF16_": "_Float16", "Dh": "half"}
 _STANDARD: Final = {
     "St": "std", "Sa": "std::allocator", "Ss": "std::string", "Sb": "std::basic_string"
@@ -39,11 +41,11 @@ _QUALIFIERS: Final = {
     "V": " volatile",
     "r": "",
 }
-_SEQUENCE: Final = re.compile(r"[ST]([0-9A-Z]*)_")
-_NUMBER: Final = re.compile(r"\d+")
-_LITERAL: Final = re.compile(r"[^E]*")
-_REST: Final = re.compile(r"([^\W\d]\w*)(?=E$)")
-_CLOSURE: Final = re.compile(r"\d*_")
+_SEQUENCE: Final = lazy_pattern(r"[ST]([0-9A-Z]*)_")
+_NUMBER: Final = lazy_pattern(r"\d+")
+_LITERAL: Final = lazy_pattern(r"[^E]*")
+_REST: Final = lazy_pattern(r"([^\W\d]\w*)(?=E$)")
+_CLOSURE: Final = lazy_pattern(r"\d*_")
 
 
 class _UnreadableError(Exception):

@@ -16,6 +16,7 @@ from collections.abc import Iterable, Mapping
 from typing import Final, NamedTuple
 
 from fp8verify.kernels.describe import SHORT, Operands, both, element_class
+from fp8verify.patterns import lazy_pattern
 from fp8verify.terms import Precision
 from fp8verify.text import counted
 
@@ -45,22 +46,22 @@ _PLAIN: Final = (
     r"(?P<fma>fma\.rn(?:\.ftz)?\.f32(?:x2)?|v_(?:pk_)?(?:fma|fmac|dual_fmac)_f32|FFMA2?)\b"
     r"|(?P<exp>ex2\.approx(?:\.ftz)?\.f32|v_exp_f32|MUFU\.EX2)\b"
 )
-_INSTRUCTION: Final = re.compile(
+_INSTRUCTION: Final = lazy_pattern(
     rf"^[ \t]*(?:/\*[0-9a-f]{{4,6}}\*/[ \t]*)?(?:@!?[%\w]{{1,12}}[ \t]+)?"
     rf"(?:{_PTX}|{_AMD}|{_SASS}|{_PLAIN})",
     re.MULTILINE,
 )
 # In AMD's instructions of eight bits and less the formats of A and B are operands.
-_FORMAT: Final = re.compile(
+_FORMAT: Final = lazy_pattern(
     r"\b(?P<of>cbsz|blgp|matrix_a_fmt|matrix_b_fmt):(?P<is>[A-Z0-9_]{1,20})\b"
 )
 # TTGIR: the products of Triton's dialects, and the element types of their operands.
-_TTGIR: Final = re.compile(
+_TTGIR: Final = lazy_pattern(
     r"^[ \t]*(?:%[\w:#]{1,40} = )?(?P<op>tt\.dot|tt\.dot_scaled|ttng\.warp_group_dot"
     r"|ttng\.tc_gen5_mma|ttng\.tc_gen5_mma_scaled)\b[^\n]{0,4000}",
     re.MULTILINE,
 )
-_TENSOR: Final = re.compile(
+_TENSOR: Final = lazy_pattern(
     r"(?:tensor|memdesc)<(?:\d+x){1,4}(?P<type>f8E4M3\w*|f8E5M2\w*|bf16|f16|f32|f64|i8|i4)\b"
 )
 _OF_TTGIR: Final = {"f8E4M3": "e4m3", "f8E5M2": "e5m2"}
@@ -191,7 +192,7 @@ _KINDS: Final = {
     "mxf8f6f4": both("below16", scale="ue8m0"),
     "mxf4": both("e2m1", scale="ue8m0"),
 }
-_KIND: Final = re.compile(r"\.kind::(\w+)")
+_KIND: Final = lazy_pattern(r"\.kind::(\w+)")
 _PTX_TYPES: Final = {
     **SHORT,
     "u4": "int4",
@@ -229,7 +230,7 @@ _SCALES: Final = frozenset({"ue8m0", "ue4m3"})
 
 # ---- AMD
 
-_AMD_SHAPE: Final = re.compile(
+_AMD_SHAPE: Final = lazy_pattern(
     r"v_(?:mfma|smfmac|wmma|swmmac)(?P<scale>_scale(?:16)?)?_[a-z0-9]{3,7}_"
     r"\d+x\d+x\d+(?:_\d+b)?_?(?P<types>\w*)"
 )

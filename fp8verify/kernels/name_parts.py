@@ -12,13 +12,14 @@ from typing import Final
 
 from fp8verify.kernels import decode
 from fp8verify.kernels.grammars.cublas import LETTERS
+from fp8verify.patterns import lazy_pattern
 
 Part = tuple[str, str]
 
-_NVJET: Final = re.compile(
+_NVJET: Final = lazy_pattern(
     r"nvjet_(?:sm(?P<arch>\d{2,3})[af]?_)?(?P<types>[a-z]{3,6})(?P<tf32>_tf32)?_(?P<rest>.+)"
 )
-_PAIR: Final = re.compile(r"(\d+)x(\d+)")
+_PAIR: Final = lazy_pattern(r"(\d+)x(\d+)")
 _SPOKEN: Final = {
     "e4m3": "FP8 E4M3",
     "e5m2": "FP8 E5M2",
@@ -57,10 +58,10 @@ _MODIFIERS: Final = {
     "h": "tiles run along rows",
     "v": "tiles run along columns",
 }
-_SCALING: Final = re.compile(
+_SCALING: Final = lazy_pattern(
     r"(?P<operand>[AB])(?P<unit>vec|blk)(?P<size>\d+)(?P<format>UE8M0|UE4M3)?"
 )
-_LAYOUT: Final = re.compile(r"[TN]{3,4}")
+_LAYOUT: Final = lazy_pattern(r"[TN]{3,4}")
 _STORED: Final = {"T": "transposed", "N": "not transposed"}
 
 

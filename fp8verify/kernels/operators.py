@@ -17,6 +17,7 @@ import msgspec
 
 from fp8verify.files import parse_toml
 from fp8verify.kernels.describe import CPP, Operands
+from fp8verify.patterns import lazy_pattern
 from fp8verify.terms import OpContext, Precision, Role, Scaling
 
 
@@ -126,7 +127,7 @@ OPERATORS: Final = {
 }
 # Unlike a row that is empty, which is known and has nothing to say, and another object.
 UNKNOWN: Final = Operator()
-_NODE: Final = re.compile(
+_NODE: Final = lazy_pattern(
     r"(?:autograd::engine::evaluate_function: )?(.*Backward)\d*$", re.ASCII
 )
 
@@ -162,18 +163,18 @@ def function_of(name: str) -> str | None:
 _FP8: Final = frozenset({"e4m3", "e5m2"})
 _BLOCK_SCALES: Final = {"Float8_e8m0fnu": "ue8m0", "Float8_e4m3fn": "ue4m3"}
 _HIGH: Final = frozenset({"bf16", "fp16", "fp32"})
-_PRODUCT_WORD: Final = re.compile(r"gemm|matmul|(?:^|_|b)mm(?:_|$)|linear")
+_PRODUCT_WORD: Final = lazy_pattern(r"gemm|matmul|(?:^|_|b)mm(?:_|$)|linear")
 # What the operators of libraries may be called that cast first and multiply then.
-_MAY_MULTIPLY: Final = re.compile(
+_MAY_MULTIPLY: Final = lazy_pattern(
     r"gemm|mm|matmul|linear|moe|expert|mlp|ffn|attn|attention|proj|layer|forward|backward|apply"
     r"|conv|dot|einsum|[wa]\d+[wa]\d"
 )
-_COPY_WORD: Final = re.compile(
+_COPY_WORD: Final = lazy_pattern(
     r"quant|cast|copy|transpos|permut|pad|shuffle|swizzle|gather|scatter"
 )
 # Operators of ATen that copy, fill or compute element by element, and kernels that Inductor fused
 # of such (torch/_inductor/codegen/triton.py: pointwise, reduction, persistent reduction).
-_NO_PRODUCT: Final = re.compile(
+_NO_PRODUCT: Final = lazy_pattern(
     r"aten::(?:_?(?:to_)?copy_?|to|clone|contiguous|fill_|zero_|zeros|cat|add_?|sub_?|mul_?|div_?"
     r"|abs_?|max|amax|clamp(?:_min|_max)?_?|reciprocal_?|sum|mean|pow|sqrt|rsqrt|exp|neg|silu"
     r"(?:_backward)?|gelu(?:_backward)?|embedding|arange|gather|scatter_?|_foreach_\w+|_fused_(?:adam|sgd|rms)\w+)"

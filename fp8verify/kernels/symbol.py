@@ -8,17 +8,18 @@ from functools import cached_property, lru_cache
 from typing import Final, NamedTuple
 
 from fp8verify.kernels.demangle import ANONYMOUS, MAX_DEPTH, demangle
+from fp8verify.patterns import lazy_pattern
 
 _MAX_PARAMETERS: Final = 4096
 _MAX_NODES: Final = 20_000
 _MAX_TEXT: Final = 1 << 16  # a longer name is read up to here
 
 _PART: Final = r"(?:\(anonymous namespace\)|[\w$~]+)"
-_PATH: Final = re.compile(
+_PATH: Final = lazy_pattern(
     rf"(?:(?:void|bool|int|float|auto|static|long) )?({_PART}(?:::{_PART})*)"
 )
-_IDENTIFIER: Final = re.compile(r"[^\W\d]\w*")
-_SUFFIX: Final = re.compile(r"(?:\.kd|\.cubin)$")
+_IDENTIFIER: Final = lazy_pattern(r"[^\W\d]\w*")
+_SUFFIX: Final = lazy_pattern(r"(?:\.kd|\.cubin)$")
 _CONDITION: Final = "std::enable_if"  # a return type with brackets of its own
 
 
@@ -106,11 +107,11 @@ EMPTY: Final = Type()
 _BRACKETED = r"[({][^(){}]*[)}]"
 for _ in range(8):
     _BRACKETED = rf"[({{](?:[^(){{}}]|{_BRACKETED})*[)}}]"
-_LEXER: Final = re.compile(
+_LEXER: Final = lazy_pattern(
     rf"\(anonymous namespace\)|{_BRACKETED}|[({{].*|::|[<>,:)}}]|[^<>(){{}},:]+",
     re.DOTALL,
 )
-_QUALIFIER: Final = re.compile(r"\b(?:const|volatile|typename)\b|[*&]")
+_QUALIFIER: Final = lazy_pattern(r"\b(?:const|volatile|typename)\b|[*&]")
 
 
 class _Builder:
@@ -209,7 +210,7 @@ def segments(root: Type) -> list[Type]:
     ]
 
 
-_WORD: Final = re.compile(r"[A-Z]+(?=[A-Z][a-z])|[A-Z]?[a-z0-9]+|[A-Z0-9]+(?![a-z])")
+_WORD: Final = lazy_pattern(r"[A-Z]+(?=[A-Z][a-z])|[A-Z]?[a-z0-9]+|[A-Z0-9]+(?![a-z])")
 
 
 @lru_cache(maxsize=4096)
@@ -222,13 +223,13 @@ def split(identifier: str) -> tuple[str, ...]:
 # grammars read, and how c++filt does. Seen in nsys 2024.2.3; compared with c++filt on 59,000 names
 # of kernels of vLLM, SGLang, FBGEMM and Transformer Engine.
 _SPELLINGS: Final = (
-    (re.compile(r"<unnamed>"), ANONYMOUS),
-    (re.compile(r"\((?:bool|(?:unsigned )?(?:int|long|long long))\)(?=-?\d)"), ""),
+    (lazy_pattern(r"<unnamed>"), ANONYMOUS),
+    (lazy_pattern(r"\((?:bool|(?:unsigned )?(?:int|long|long long))\)(?=-?\d)"), ""),
     (
-        re.compile(r"\bconst ((?:(?:un)?signed )?(?:long long|[\w:]+)) +(?=[*&])"),
+        lazy_pattern(r"\bconst ((?:(?:un)?signed )?(?:long long|[\w:]+)) +(?=[*&])"),
         r"\1 const",
     ),
-    (re.compile(r"(?<=[\w>\])*&]) +(?=[*&])"), ""),
+    (lazy_pattern(r"(?<=[\w>\])*&]) +(?=[*&])"), ""),
 )
 
 

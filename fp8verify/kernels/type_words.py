@@ -12,6 +12,7 @@ from typing import Final
 
 from fp8verify.kernels.describe import SHORT, Operands, both, element_class
 from fp8verify.kernels.words import first_of, word_rows, word_set
+from fp8verify.patterns import lazy_pattern
 from fp8verify.terms import Precision, Scaling
 
 # Spellings in addition to those of `SHORT`, with the block scale that the word implies. MX: OCP
@@ -31,13 +32,13 @@ _SPELLED: Final[dict[str, Operands]] = {
 }
 _TYPE: Final = "|".join(sorted(_SPELLED, key=len, reverse=True))
 _PRODUCTS: Final = word_set("gemm gemv matmul mm bmm gmm tgmm gemms gemm1 gemm2")
-_JOINED: Final = re.compile(
+_JOINED: Final = lazy_pattern(
     rf"(?P<types>(?:{_TYPE})+)(?P<product>gemm|gemv|matmul|mm|bmm)?"
 )
-_ONE: Final = re.compile(_TYPE)
+_ONE: Final = lazy_pattern(_TYPE)
 # a8w8, afp4wfp4, w4a16: the formats of activations and weights; a number is only a width.
 _WIDTH: Final = rf"{_TYPE}|\d{{1,2}}"
-_PAIR: Final = re.compile(rf"(?P<first>[aw])({_WIDTH})(?!(?P=first))[aw]({_WIDTH})")
+_PAIR: Final = lazy_pattern(rf"(?P<first>[aw])({_WIDTH})(?!(?P=first))[aw]({_WIDTH})")
 _NOT_OPERANDS: Final = word_set(
     "out output acc accum to scale scales kv cache bias return quant quantize quantized cast "
     "epilogue store"

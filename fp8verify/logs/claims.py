@@ -34,6 +34,7 @@ from fp8verify.logs.statements import (
     Statement,
 )
 from fp8verify.model.claims import Claim, Mention
+from fp8verify.patterns import lazy_pattern
 from fp8verify.text import clean
 
 MAX_CLAIMS = 200  # of different wordings, far more than a run says of FP8
@@ -42,10 +43,10 @@ _MAX_SHAPES = 10_000
 _MAX_REPEATS = 100
 _MAX_SETTINGS = 2000  # that are read with what is around them
 _MAX_TEXT = 300
-_INDEX = re.compile(r"(?<=\.)\d+(?=\.)")
+_INDEX = lazy_pattern(r"(?<=\.)\d+(?=\.)")
 # The value of a recipe if there is none.
 _NO_RECIPE = frozenset({"none", "null", "false", "off", "no", "disabled", "na"})
-_LOW = re.compile(r"(?:fp|float)[- ]?[48](?!\d)", re.IGNORECASE)
+_LOW = lazy_pattern(r"(?:fp|float)[- ]?[48](?!\d)", re.IGNORECASE)
 
 
 def read_claims(path: Path) -> LogReading:
@@ -83,14 +84,14 @@ def _line_of(statement: Statement) -> int:
 
 # Python finds places for a pattern by the letters that it may begin with: what has to be before
 # these is asked for behind them, which makes long logs several times faster.
-_STEP = re.compile(
+_STEP = lazy_pattern(
     rb"(?:s(?<!\ws)tep|i(?<!\wi)ter(?:ation)?|g(?<!\wg)lobal[_ ]?step)"
     rb"[ '\"]{0,2}[ :=#]{0,3}(\d{1,9})(?![\d.]*\s?%)"
 )
 # A step from which a run goes on is none that it trained.
-_RESUMES = re.compile(rb"\b(?:resum|restor|load|start|continu)(?:e|ed|es|ing)\b")
+_RESUMES = lazy_pattern(rb"\b(?:resum|restor|load|start|continu)(?:e|ed|es|ing)\b")
 # What ends a run, or starts it again.
-_ENDS = re.compile(
+_ENDS = lazy_pattern(
     rb"traceback \(most recent|e(?<=\we)rror: |r(?<!\wr)e-?(?:start|launch)"
     rb"|a(?<!\wa)ttempt[ #:=]{0,2}\d"
 )
@@ -287,7 +288,7 @@ class _Scan:
 
 
 # What two claims in the same words differ in.
-_NAMED_RECIPE = re.compile(r"\S*(?:wise|delayed|mxfp|nvfp|scaling)\S*", re.IGNORECASE)
+_NAMED_RECIPE = lazy_pattern(r"\S*(?:wise|delayed|mxfp|nvfp|scaling)\S*", re.IGNORECASE)
 
 
 def _topic(claim: Claim) -> str:
@@ -296,22 +297,22 @@ def _topic(claim: Claim) -> str:
 
 # ---- one message
 
-_RECIPE = re.compile(
+_RECIPE = lazy_pattern(
     r"\brecipe(?:_name)?['\"]?\s*[=: ]\s*['\"]?(?P<named>\w+)"
     r"|\b(?P<known>row-?wise(?:_with_gw_hp)?|tensor-?wise|block-?wise|delayed|"
     r"mxfp[48]_\w+|nvfp4_\w+)\b",
     re.IGNORECASE,
 )
-_ALL_GATHER = re.compile(
+_ALL_GATHER = lazy_pattern(
     r"all[-_ ]?gather\w*(?: enabled)?\s*[=:]\s*\{?(?P<on>True|False)", re.IGNORECASE
 )
-_COUNTS = re.compile(
+_COUNTS = lazy_pattern(
     r"\b(?:(?:convert|swapp|replac|wrapp)(?:ed|ing) (?=\d)|(?=\d{1,7}\s*(?:/|of|out of)\s*\d))"
     r"(?P<converted>\d{1,7})(?:\s*(?:/|of|out of)\s*(?P<total>\d{1,7}))? (?:[\w.]+ ){0,2}"
     r"(?:layers?|modules?|linears?)\b",
     re.IGNORECASE,
 )
-_WGRAD_IN_HIGH_PRECISION = re.compile("gw_hp|wgrad_with_hp", re.IGNORECASE)
+_WGRAD_IN_HIGH_PRECISION = lazy_pattern("gw_hp|wgrad_with_hp", re.IGNORECASE)
 
 
 def _claim_of_row(

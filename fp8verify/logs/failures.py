@@ -14,14 +14,15 @@ from typing import Any, NamedTuple
 from fp8verify.errors import InputError
 from fp8verify.files import parse_toml
 from fp8verify.logs.lines import read_lines
+from fp8verify.patterns import lazy_pattern
 
 MAX_LINE = 4096
 # What is known of these does not end a run.
-_WARNING = re.compile(
+_WARNING = lazy_pattern(
     r"(?i)\bwarning\b|won't convert|hit config\.|lowering|target: aten"
 )
 # One of these is in a line with which a run ends.
-_ERROR_LIKE = re.compile(
+_ERROR_LIKE = lazy_pattern(
     r"(?i)error|exception|fatal|\bassert|fail|abort|unsupported|not (?:yet |currently )?support"
     r"|cannot|unable|invalid|out of memory|must |expected|require|not in valid|not found"
     r"|no module|undefined symbol"
@@ -235,8 +236,8 @@ _OPERANDS = {
     "0": "FP32", "1": "FP64", "2": "FP16", "3": "INT8", "14": "BF16", "28": "FP8 (E4M3)",
     "29": "FP8 (E5M2)", "33": "FP4 (E2M1)", "1000": "FP8 (E4M3)", "1001": "FP8 (E5M2)",
 }  # fmt: skip
-_OPERAND_TYPE = re.compile(r"\babType (\d{1,4})\b")
-_LOW_WORDS = re.compile(
+_OPERAND_TYPE = lazy_pattern(r"\babType (\d{1,4})\b")
+_LOW_WORDS = lazy_pattern(
     r"(?i)fp8|float_?8|f8e[45]m|e4m3|e5m2|e8m0|fp4|float_?4|e2m1|mx_?fp|nvfp|transformer.?engine|torchao"
     r"|scaled_mm|quanti[sz]|amax|deep_?gemm|\bte\b|msamp|8.?bit|int8|(?:cu|roc|hip)blas|cutlass|gemm|matmul"
     r"|low.?precision|recipe|wise scaling"
@@ -275,16 +276,16 @@ def failure_notes(logs: Iterable[Path]) -> Iterator[str]:
 
 # What begins a traceback, also below a launcher's prefix such as "[rank0]: ". A SyntaxError of the
 # script itself has only the second.
-_BEGINS = re.compile(
+_BEGINS = lazy_pattern(
     r"(.{0,80}?)(?:Traceback \(most recent call last\):|  File \"[^\"]+\", line \d)"
 )
 # What argparse and click print about our options placed after the script.
-_MISPLACED_OPTION = re.compile(
+_MISPLACED_OPTION = lazy_pattern(
     r"(?:unrecognized arguments|No such option):.*?(--[a-z-]+)", re.IGNORECASE
 )
-_ERROR = re.compile(r"(?:[A-Za-z_]\w*\.)*[A-Za-z_]\w*(?::.*|\s*)$")
+_ERROR = lazy_pattern(r"(?:[A-Za-z_]\w*\.)*[A-Za-z_]\w*(?::.*|\s*)$")
 # Raised because another process failed, by launchers and by ranks that lost a peer.
-_CONSEQUENCES = re.compile(
+_CONSEQUENCES = lazy_pattern(
     r"(?:\w+\.)*(?:ChildFailedError|CalledProcessError|ProcessExitedException|DistBackendError"
     r"|DistNetworkError|DistStoreError|SignalException|ConnectionResetError|BrokenPipeError)\b"
 )

@@ -5,16 +5,17 @@ from __future__ import annotations
 import re
 
 from fp8verify.logs.statements import HIGH_PRECISION
+from fp8verify.patterns import lazy_pattern
 
 # The narrowest first: a text may name several.
 _FORMATS = (
-    ("nvfp4", re.compile(r"nv[- ]?fp4|nvfloat4", re.IGNORECASE)),
-    ("mxfp4", re.compile(r"mx[- ]?fp4", re.IGNORECASE)),
-    ("mxfp8", re.compile(r"mx[- ]?fp8|\bMX", re.IGNORECASE)),
-    ("fp4", re.compile(r"(?:fp|float)[- ]?4", re.IGNORECASE)),
-    ("fp8", re.compile(r"(?:fp|float)[- ]?8", re.IGNORECASE)),
+    ("nvfp4", lazy_pattern(r"nv[- ]?fp4|nvfloat4", re.IGNORECASE)),
+    ("mxfp4", lazy_pattern(r"mx[- ]?fp4", re.IGNORECASE)),
+    ("mxfp8", lazy_pattern(r"mx[- ]?fp8|\bMX", re.IGNORECASE)),
+    ("fp4", lazy_pattern(r"(?:fp|float)[- ]?4", re.IGNORECASE)),
+    ("fp8", lazy_pattern(r"(?:fp|float)[- ]?8", re.IGNORECASE)),
 )
-_HIGH = re.compile(r"(?:bf16|bfloat16|fp16|fp32|high|none$)", re.IGNORECASE)
+_HIGH = lazy_pattern(r"(?:bf16|bfloat16|fp16|fp32|high|none$)", re.IGNORECASE)
 
 
 def format_of(text: str, recipe: str | None = None) -> str | None:

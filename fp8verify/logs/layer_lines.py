@@ -14,15 +14,16 @@ from fp8verify.logs.lines import Line
 from fp8verify.logs.messages import indent_of
 from fp8verify.logs.settings import headings, own_lines
 from fp8verify.logs.statements import HIGH_PRECISION, LayerClaim
+from fp8verify.patterns import lazy_pattern
 from fp8verify.text import clean
 
 MAX_LAYERS = 10_000  # that are named
 _MAX_LINE = 1 << 16
 _MAX_LIST = 200  # lines
 _MAX_TEXT = 300
-_QUOTED = re.compile(r"['\"]([^'\"]{1,300})['\"]")
+_QUOTED = lazy_pattern(r"['\"]([^'\"]{1,300})['\"]")
 # The section of a list of filters, which counts only where its converter is in use.
-_SECTION = re.compile(
+_SECTION = lazy_pattern(
     r"(?<![a-z])(?P<name>float8|fp8|mxfp8|mx|nvfp4)(?![a-z])", re.IGNORECASE
 )
 # torchtitan's word for a filter by size is no name of a layer.

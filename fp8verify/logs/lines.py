@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import IO, Any, NamedTuple, cast
 
 from fp8verify.errors import InputError
+from fp8verify.patterns import lazy_pattern
 from fp8verify.trace.places import is_pipe, open_binary
 from fp8verify.trace.source import Source
 
@@ -24,7 +25,7 @@ MAX_LINE_BYTES = 1 << 20
 BLOCK_BYTES = 4 << 20
 # A dump of settings is longer only where a list in it is.
 _CONTEXT = 1 << 15
-_COLOR = re.compile(
+_COLOR = lazy_pattern(
     r"\x1b\[[0-9;?]*[ -/]*[@-~]|\x1b\][^\x07\x1b]{0,200}(?:\x07|\x1b\\)"
 )
 

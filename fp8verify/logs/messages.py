@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from fp8verify.logs.lines import uncolored
+from fp8verify.patterns import lazy_pattern
 
 MAX_MESSAGE = 4096
 _MAX_DUMP = 1 << 16  # of a line that is no JSON
@@ -52,14 +53,14 @@ ALIKE = str.maketrans("123456789", "0" * 9)
 
 # Where a message may begin within a line: after a cursor move, a progress bar of tqdm, and rows
 # of one character, which progress bars and rulers are made of.
-_BREAK = re.compile(
+_BREAK = lazy_pattern(
     r"\x1b\[[0-9;?]*[A-HJKf]|[\b\v\f]+"
     r"|\[\d+:\d\d(?::\d\d)?(?:<[^\]]{1,300}|, [^\]]{0,80}(?:/s|s/\w)[^\]]{0,300})\]"
     r"|([^\w\s])\1{7,}|(\w)\2{39,}|[ \t]{200,}"
 )
 # Comments of programming languages and markup, docstrings and quotations.
-_FOREIGN = re.compile(r"\s*(?:#|//|/\*|<!--|--\s|;|%%|[\"'`“\u2018«])")
-_QUOTED = re.compile(r"\s*['\"][\w./-]{1,80}['\"]\s?:")
+_FOREIGN = lazy_pattern(r"\s*(?:#|//|/\*|<!--|--\s|;|%%|[\"'`“\u2018«])")
+_QUOTED = lazy_pattern(r"\s*['\"][\w./-]{1,80}['\"]\s?:")
 
 _CLOCK = r"\d{1,2}:\d\d:\d\d(?:[.,]\d+)?(?:\s?[AP]M\b)?"
 _DAY = (
@@ -68,7 +69,7 @@ _DAY = (
     r"(?:Jan|Feb|Mar|Apr|May|Jun|Jul|Aug|Sep|Oct|Nov|Dec)\s+\d{1,2})"
 )
 # What only a logger or a launcher writes.
-_STRONG = re.compile(
+_STRONG = lazy_pattern(
     rf"(?:{_DAY}[T _-]?\s*{_CLOCK}(?:\s+\d{{4}})?|{_CLOCK}|{_DAY}|\d{{10}}\.\d+)"
     r"(?:Z|\s?[+-]\d\d:?\d\d)?"
     r"|(?:DEBUG|INFO|NOTICE|WARN(?:ING)?|ERROR|CRITICAL|FATAL|SUCCESS|TRACE)\b"
@@ -82,12 +83,12 @@ _STRONG = re.compile(
     r"|[^\s:()]{1,300}\.py:\d+:(?: \w{0,40}Warning:)?"
 )
 # What may also be a word of the text: a logger's name counts only next to a strong prefix.
-_NAME = re.compile(
+_NAME = lazy_pattern(
     r"[A-Za-z_][\w./-]{0,100}(?:::?[\w.<>/-]{1,60}){0,3}(?:\[\d+\])?(?=\s*[:|]|\s+(?:-|>>)\s)"
     r"|[A-Za-z][\w.-]{0,60} [\w./-]{1,60}\[\d+\](?=:)"
 )
-_FIELD = re.compile(r"[\w.:/@-]{1,160}(?=\t)")  # of a logger that separates with tabs
-_SEPARATOR = re.compile(
+_FIELD = lazy_pattern(r"[\w.:/@-]{1,160}(?=\t)")  # of a logger that separates with tabs
+_SEPARATOR = lazy_pattern(
     r"[\s\ufeff\ufffd]+|[:»•·\u2013\u2014]+|(?<=.)\|+|>{1,2}(?=\s)|(?:[-*]|={2,}|-{3,}|\*{2,})(?=\s)"
 )
 # Models and programs beside the one that is trained; an actor with a rollout is trained.
@@ -97,7 +98,7 @@ OTHERS = (
 )
 # Models that are trained beside the one that a log is about.
 BESIDE = r"(?:critic(?!al)|discriminator|value[-_ ]?(?:model|net|func)\w*|ema(?![a-z]))"
-_DENIAL = re.compile(
+_DENIAL = lazy_pattern(
     r"\bdry\b|\bdry.?run|\bwould\b|\bexample|\bsample\b|\bskip|\bnot\b|^\[no\b|\bfail|\bdisab"
     r"|\bexpected|EngineCore|\bsimulat|\bmock|\bprompt\b|\bdataset|\btodo\b|\boff\b|^\[\s*\]$"
     rf"|(?<![a-z])(?:{OTHERS}|{BESIDE})"
@@ -109,21 +110,21 @@ _DENIAL = re.compile(
     re.IGNORECASE,
 )
 # Words before a colon that name a text, not a logger.
-_TEXTUAL = re.compile(
+_TEXTUAL = lazy_pattern(
     r"prompt|text|sample|input|output|label|answer|question|expect|example|\bnotes?\b|hint|usage"
     r"|help|\bdoc|comment|todo|say|quote|\buser\b|assistant|dry|would|skip|\bnot?\b|\w*Error\b"
     r"|\w*Exception\b|^(?:(?:mx|nv)?fp[48]|float[48])$",
     re.IGNORECASE,
 )
-_MARKS = re.compile(r"[\u2190-\u2bff\u200d\ufe0e\ufe0f\U0001f000-\U0001faff]+")
+_MARKS = lazy_pattern(r"[\u2190-\u2bff\u200d\ufe0e\ufe0f\U0001f000-\U0001faff]+")
 # The number of a rank in a prefix: [rank3], 3:, [1,3]<stdout>, [default3]; no date or clock.
-_RANK = re.compile(
+_RANK = lazy_pattern(
     r"\b(?:rank|worker|process|proc|default)[ _=#-]?0*(?P<rank>[1-9]\d{0,4})\b(?!\])"
     r"|(?:\[(?:rank|default)[ _=#-]?|^\[\d+,)0*(?P<named>[1-9]\d{0,4})\]"
     r"|^0*(?P<alone>[1-9]\d{0,4})$",
     re.IGNORECASE,
 )
-_CROSSES = re.compile("[✗✘❌✖⛔🚫☐⬜❎⏭🟥🔴]")
+_CROSSES = lazy_pattern("[✗✘❌✖⛔🚫☐⬜❎⏭🟥🔴]")
 
 
 def messages_of(
@@ -230,21 +231,21 @@ def _prefix(text: str) -> tuple[int, bool, bool, int, str | None]:
     return at, named > 0, denied, named, rank
 
 
-_PUNCTUATION = re.compile(r"[:|>]*")
+_PUNCTUATION = lazy_pattern(r"[:|>]*")
 
 
 def _next_word(text: str, at: int) -> int:
     return len(text) - len(text[at:].lstrip(" \t:|"))
 
 
-_LOGFMT = re.compile(
+_LOGFMT = lazy_pattern(
     r'(?:[\w.@-]{1,60}=(?:"(?:[^"\\]|\\.){0,400}"|[^\s"]{0,200})\s+){0,12}'
     r'(?:msg|message|event)="(?P<text>(?:[^"\\]|\\.){1,4000})"'
 )
 _TEXT_KEYS = ("message", "msg", "event", "log", "text")
 _NESTED_KEYS = ("jsonpayload", "record", "fields")
 # What loggers and shippers of logs write with a message, and data sets do not with a text.
-_LOG_KEYS = re.compile(
+_LOG_KEYS = lazy_pattern(
     r"@?time|date|ts$|asctime|level|severity|logger|rank|stream|pid|process|thread|line_?no"
     r"|func|file|module|pathname|host|pod|container|kubernetes|record|caller|log$|json|fields"
 )

@@ -15,26 +15,29 @@ from typing import NamedTuple
 
 from fp8verify.files import parse_toml
 from fp8verify.logs.messages import BESIDE, OTHERS
+from fp8verify.patterns import lazy_pattern
 
 _TABLE = Path(__file__).with_name("plain.toml")
 _MAX_TEXT = 2000
 _MEANINGS = ("high", "work", "on", "off", "while", "doubt", "link")
-_WORD = re.compile(r"\w+(?:-\w+)*")
-_NAMED_RECIPE = re.compile(r"\bwith recipe[ =:]+(?P<name>\w+)", re.IGNORECASE)
+_WORD = lazy_pattern(r"\w+(?:-\w+)*")
+_NAMED_RECIPE = lazy_pattern(r"\bwith recipe[ =:]+(?P<name>\w+)", re.IGNORECASE)
 # “Float8Linear” is two words, as are “mixed-precision” and “te.autocast”.
-_PART = re.compile(r"[A-Z]*[a-z]+|[A-Z]+|\d+")
-_STOP = re.compile(r"[,;()\[\]!=:]|\.(?=\s|$)|\s[-\u2013\u2014=]+>?\s|->|\.{3}|\u2026")
-_SENTENCE_END = re.compile(r"(?<!\.)[.!](?=\s|$)|\n")
+_PART = lazy_pattern(r"[A-Z]*[a-z]+|[A-Z]+|\d+")
+_STOP = lazy_pattern(
+    r"[,;()\[\]!=:]|\.(?=\s|$)|\s[-\u2013\u2014=]+>?\s|->|\.{3}|\u2026"
+)
+_SENTENCE_END = lazy_pattern(r"(?<!\.)[.!](?=\s|$)|\n")
 # The value that a clause is set to, if that is all that follows it.
-_VALUE = re.compile(r"\s*(?::|=+>?|->)\s*(?P<value>[^\s,;.!)]*)\s*(?=[,;.!)(\[]|$)")
+_VALUE = lazy_pattern(r"\s*(?::|=+>?|->)\s*(?P<value>[^\s,;.!)]*)\s*(?=[,;.!)(\[]|$)")
 # “compile=False” says nothing against a claim; “enabled=False” does.
-_ASIDE = re.compile(
+_ASIDE = lazy_pattern(
     r"\b(?!\w*(?:enabled|active|status|recipe|dry))[a-z]\w*=[\w.'\"]+", re.IGNORECASE
 )
 # What is said of other models than the one that is trained says nothing of this run.
-_OF_ANOTHER = re.compile(rf"(?<![a-z])(?:{OTHERS}|{BESIDE})", re.IGNORECASE)
+_OF_ANOTHER = lazy_pattern(rf"(?<![a-z])(?:{OTHERS}|{BESIDE})", re.IGNORECASE)
 # Templates, tables, options, questions, quotations, and letters and marks of other languages.
-_FOREIGN = re.compile(
+_FOREIGN = lazy_pattern(
     r"[?{}<%$`\\\"|]|(?<!\S)--?\w|[^\x00-\x7f\u2013\u2014\u2026\u2713\u2714\u2705]"
 )
 

@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 from fp8verify.frameworks.expressions import MAX_TEXT
 from fp8verify.frameworks.known import Framework, frameworks
+from fp8verify.patterns import lazy_pattern
 
 FORMAT = r"(?:(?:MX|NV)[- ]?FP[48]|FP[- ]?[48]|float[- ]?[48])"
 _SAYS = {
@@ -72,7 +73,7 @@ def match(text: str, named: str = "") -> Match | None:
 
 
 # What may follow a claim: an end, a stop, a bracket or a preposition; no part of a name.
-_FOLLOWS = re.compile(
+_FOLLOWS = lazy_pattern(
     r"\s*(?:$|[,;!()\[\]\u2013\u2014\u2026\u2713\u2714\u2705-]|[.:](?!\w)"
     r"|(?:with|for|to|on|in|via)\b)|\s{2,}",
     re.IGNORECASE,
@@ -123,7 +124,7 @@ def _words(known: tuple[Framework, ...]) -> Words:
 
 
 # An ellipsis ends no sentence: "Enabling FP8 training... failed".
-_SENTENCE = re.compile(
+_SENTENCE = lazy_pattern(
     r".*?(?:(?<!\.)[.!](?=\s|$)(?!\s*[(\[]default)|(?<![:=\s])\s{3,}|[\r\n]|$)",
     re.DOTALL,
 )

@@ -15,44 +15,45 @@ from typing import NamedTuple
 
 from fp8verify.logs.lines import Line
 from fp8verify.logs.messages import ALIKE, OTHERS, Message, indent_of
+from fp8verify.patterns import lazy_pattern
 
 _LOW = r"(?:(?:mx|nv)?fp[48]|float[48])"
-_OFF = re.compile(r"false|no|off|none|null|nil|0|n/a|disabled|inactive|~")
+_OFF = lazy_pattern(r"false|no|off|none|null|nil|0|n/a|disabled|inactive|~")
 _HIGH = r"(?:bf16|bfloat16|fp16|float16|fp32|float32|tf32|16|32|half|no|none)"
 
 # Keys that ask for a format by their name, as `fp8` (Megatron-LM, NeMo, Megatron-Bridge, axolotl),
 # `use_fp8` (scripts), `fp8_enabled` (accelerate), `enable_float8_linear` (torchtitan to 2024),
 # `fp8_hybrid` and `fp8_e4m3` (NeMo 1), `fp8_format` (ms-swift); and what they are set to.
-_FLAG = re.compile(
+_FLAG = lazy_pattern(
     r"(?:(?:use|enable|enabled|with|is|train|training|linear|te|ao|torchao)_)*"
     rf"{_LOW}(?:_(?:enabled?|active|training|train|linears?|layers?|gemms?|matmuls?|autocast"
     r"|mixed_precision|hybrid|e4m3|format|mode|compute))*"
 )
-_ON = re.compile(
+_ON = lazy_pattern(
     rf"true|yes|on|1|enabled|active|hybrid|e4m3(?:fn)?|e5m2|e2m1|{_LOW}(?:[_-]\w+)?"
     r"|delayed|(?:dynamic|current|block|delayed|tensor|row)_?(?:wise|scaling)?|\w+scaling\("
 )
 # What says how, and is set in NeMo 1 and accelerate also where FP8 is off.
-_DETAIL = re.compile(r".*_(?:hybrid|e4m3|format|mode)")
+_DETAIL = lazy_pattern(r".*_(?:hybrid|e4m3|format|mode)")
 # Keys that are set to a precision: `mixed_precision` (accelerate, Megatron-Bridge), `precision`
 # (Lightning, NeMo, Composer).
-_PRECISION = re.compile(
+_PRECISION = lazy_pattern(
     r"(?:(?:using|train|training|trainer|mixed|compute|matmul|linear|gemm|model|run|amp|plugin)_)*"
     r"(?:precision|amp)(?:_(?:type|mode|plugin|recipe|config|dtype))?"
 )
-_LOW_VALUE = re.compile(
+_LOW_VALUE = lazy_pattern(
     rf"(?:precision\.|torch\.)?(?:bf16_with_|bf16_|amp_)?{_LOW}"
     r"(?:_(?:mixed|hybrid|e4m3|e5m2|current|delayed|sub\w*|block\w*|tensor\w*|row\w*|scal\w+|training"
     r"|true|te|ao))*"
 )
-_HIGH_VALUE = re.compile(
+_HIGH_VALUE = lazy_pattern(
     rf"(?:precision\.|torch\.)?(?:amp_)?{_HIGH}(?:_(?:mixed|true))?"
 )
-_SWITCH = re.compile(r"enabled?|active|use")
-_SECTION = re.compile(r"_(?:config|cfg|conf|args|arguments|settings|options|kwargs)$")
+_SWITCH = lazy_pattern(r"enabled?|active|use")
+_SECTION = lazy_pattern(r"_(?:config|cfg|conf|args|arguments|settings|options|kwargs)$")
 
 # What is around a setting that asks for nothing of this run.
-_ELSEWHERE = re.compile(
+_ELSEWHERE = lazy_pattern(
     r"(?<![a-z])(?:(?<!actor_)rollouts?|(?<!rollout_)ref(?:erence)?"
     rf"|{OTHERS.replace('(?<!actor)rollout|', '').replace('ref(?:erence)?', 'refmodel')}"
     r"|eval\w*|validation|optim\w*|ckpt|checkpoint\w*|kv|cache\w*|export|profiles?|presets?|available"
@@ -61,26 +62,28 @@ _ELSEWHERE = re.compile(
     r"|text_?encoders?|quantization_config|tokenizer|dataset|samples?|prompt|unused|would|dry|if|no|not"
     r"|without|set|pass|\w*(?:error|warning|exception))(?![a-z])|\bfile \""
 )
-_CAMEL = re.compile(r"(?<=[a-z])(?=[A-Z])")
+_CAMEL = lazy_pattern(r"(?<=[a-z])(?=[A-Z])")
 
-_PAIR = re.compile(
+_PAIR = lazy_pattern(
     r"(?<![\w./'\"-])(?P<quote>['\"]?)(?P<key>[A-Za-z_][\w./-]{0,99}"
     r"(?: (?:precision|type|mode|enabled)\b){0,2})(?P=quote)"
     r"(?: ?[:=][ \t]{0,80}|\s{0,80}\.{3,200} {1,80}| {3,80}|[ \t]{0,80}[|\u2502][ \t]{0,80})"
     r"(?P<value>'[^'\n]{0,80}'|\"[^\"\n]{0,80}\"|[^\s,;(){}\[\]|\u2502'\"]{1,80}\(?|[{\[(]|\s{0,80}$)"
 )
-_BEFORE = re.compile(
+_BEFORE = lazy_pattern(
     r"(?:[,;|\u2502{\[]|\w\(|[\w./-]{1,60} ?[:=] ?[^\s,]{1,60}(?: [a-z]{1,12})?)\s*$"
 )
-_AFTER = re.compile(r"\s*(?:$|[,;})\]|\u2502]|#|(?:[a-z]{1,12} )?[\w./-]{1,60} ?[:=])")
-_HEAD = re.compile(
+_AFTER = lazy_pattern(
+    r"\s*(?:$|[,;})\]|\u2502]|#|(?:[a-z]{1,12} )?[\w./-]{1,60} ?[:=])"
+)
+_HEAD = lazy_pattern(
     r"\s{0,200}(?:(?:[-*\u2022>]|\d+[.)]) {1,9})?(?:(?:[\w./()-]{1,60} ?){1,6}:\s*){0,2}"
 )
-_NAME = re.compile(r"[\w./-]{1,80}['\"]?\s*[:=]?\s*$")
-_RULE = re.compile(r"\s*[-=*#_~\u2500]{3,}")
-_BANNER = re.compile(rf"{_RULE.pattern}|:$")
+_NAME = lazy_pattern(r"[\w./-]{1,80}['\"]?\s*[:=]?\s*$")
+_RULE = lazy_pattern(r"\s*[-=*#_~\u2500]{3,}")
+_BANNER = lazy_pattern(rf"{_RULE.pattern}|:$")
 # Where in a text a setting may be worth reading.
-_MAYBE = re.compile(
+_MAYBE = lazy_pattern(
     rf"{_LOW}[\w.-]{{0,40}}['\"]?\s{{0,2}}(?:[:=|\u2502]|\.{{3}}|\s)"
     rf"|(?:[:=|\u2502.]|\s{{3}})\s{{0,2}}['\"]?[\w.-]{{0,40}}?{_LOW}"
     rf"|precision[\w ]{{0,12}}['\"]?\s*(?:[:=|\u2502]|\.{{3}})",

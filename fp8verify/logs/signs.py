@@ -7,7 +7,6 @@ stays finite and only the gradient norm, or the line about the skipped step, tel
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain
 from pathlib import Path
@@ -15,6 +14,7 @@ from typing import Final, NamedTuple
 
 from fp8verify.logs.failures import Failure, known_warnings, warning_in
 from fp8verify.logs.lines import Line, read_lines, uncolored
+from fp8verify.patterns import lazy_pattern
 
 MAX_SIGNS = 10_000
 _MAX_LINE = 4096
@@ -23,20 +23,20 @@ _NUMBER = r"[-+]?(?:\d+(?:\.\d*)?|\.\d+)(?:e[-+]?\d+)?|[-+]?(?:nan|inf(?:inity)?
 _IS = r"['\"]?\s{0,3}(?:[:=|]|\bis\b)?\s{0,8}(?:tensor\()?['\"]?"
 # Of lines in lower case. Megatron-LM "grad norm: nan", Trainer "'grad_norm': nan", torchtitan
 # "grad_norm:  nan", fairseq "gnorm nan".
-_NORM: Final = re.compile(
+_NORM: Final = lazy_pattern(
     rf"(?:grad(?:ient)?s?[_ /.-]?norm|\bgnorm|\btotal_norm){_IS}(?P<value>{_NUMBER})"
 )
 # llm.c "step 5/20 | loss 2.1 | norm nan", and many loops of their own: a field of a step's line.
-_FIELD_NORM: Final = re.compile(
+_FIELD_NORM: Final = lazy_pattern(
     rf"(?:^|[|,;\t(]|[\d)%*] |  )\s{{0,8}}['\"]?norm{_IS}(?P<value>{_NUMBER})"
 )
-_LOSS: Final = re.compile(rf"loss{_IS}(?P<value>{_NUMBER})")
+_LOSS: Final = lazy_pattern(rf"loss{_IS}(?P<value>{_NUMBER})")
 # Megatron-LM, of the iterations since its last line.
-_COUNT: Final = re.compile(
+_COUNT: Final = lazy_pattern(
     r"number of (?P<what>nan|skipped) iterations: {0,8}(?P<n>\d+)"
 )
 # Apex, DeepSpeed, fairseq, and loops that write their own.
-_SKIPPED: Final = re.compile(
+_SKIPPED: Final = lazy_pattern(
     r"grad(?:ient)?s? overflow|\boverflow! |overflow detected"
     r"|skipp(?:ing|ed) (?:the |this )?(?:optimizer )?(?:step|update|batch)\b.{0,80}"
     r"(?:scale|overflow|\bnans?\b|\binfs?\b|found_inf)"
@@ -47,27 +47,27 @@ _SKIPPED: Final = re.compile(
 )
 # verl "grad_norm is not finite", Megatron-LM "found NaN in local forward loss calculation", and the
 # loss in tqdm's bar of steps: "10/1600 [00:50<2:13:00,  5.02s/it, avr_loss=nan]".
-_NOT_FINITE: Final = re.compile(
+_NOT_FINITE: Final = lazy_pattern(
     r"grad(?:ient)?s?(?:[_ ]?norm)? (?:is |are )?(?:not |non-?)finite"
     r"|found (?:nan|inf)s? in (?:the |local )?(?:forward|backward|grad|loss)"
     r"|\d/\d+ \[[^\]]{0,200}[\s,](?:av[gr]_|train_|lm_)?loss=(?:nan|inf)\b"
 )
 # The loss scale after it was lowered, and as Megatron-LM and others write it in each step.
-_LOWERED: Final = re.compile(
+_LOWERED: Final = lazy_pattern(
     r"(?:reducing|lowering|decreas\w+|setting)\b.{0,60}?\bto:? {0,3}(?P<scale>\d[\d.]*(?:e\+?\d+)?)"
 )
-_SCALE: Final = re.compile(
+_SCALE: Final = lazy_pattern(
     r"(?:loss|grad)[_ ]?scale['\"]?\s{0,3}[:=]\s{0,3}(?P<scale>\d[\d.]*(?:e\+?\d+)?)"
 )
-_STEP: Final = re.compile(
+_STEP: Final = lazy_pattern(
     r"\b(?:global[_ ]?step|step|iter(?:ation)?)s?\b['\"]?\s{0,3}[:=#]?\s{0,6}\[?(?P<step>\d{1,12})(?!\d|%)"
 )
 # In tqdm's bar, which begins with a share: "steps:   1%|▏  | 10/1600 [00:50<".
-_BAR_STEP: Final = re.compile(r"\|\s{0,3}(?P<step>\d{1,12})/\d{1,12} \[\d")
+_BAR_STEP: Final = lazy_pattern(r"\|\s{0,3}(?P<step>\d{1,12})/\d{1,12} \[\d")
 # Losses and figures of other data than the steps'.
-_ELSEWHERE: Final = re.compile(r"\b(?:eval|valid|val|test)|train_runtime")
+_ELSEWHERE: Final = lazy_pattern(r"\b(?:eval|valid|val|test)|train_runtime")
 # Not a line of the run: comments, quotations, and source code with its condition.
-_FOREIGN: Final = re.compile(
+_FOREIGN: Final = lazy_pattern(
     r"\s*(?:#|//|/\*|<!--|\"{1,3}|`|>)|\s*(?:if|assert|raise|print)\b"
 )
 _WORDS: Final = (
@@ -75,10 +75,10 @@ _WORDS: Final = (
 )  # fmt: skip
 # torch/_dynamo/convert_frame.py; config.cache_size_limit before torch 2.6; TORCH_LOGS=graph_breaks
 # (torch/_dynamo/symbolic_convert.py).
-_LEFT: Final = re.compile(
+_LEFT: Final = lazy_pattern(
     r"WON'T CONVERT|torch\._dynamo hit config\.\w*(?:recompile|cache_size)_limit"
 )
-_GRAPH_BREAK: Final = re.compile(
+_GRAPH_BREAK: Final = lazy_pattern(
     r"Graph break (?:in user code at|from user code at|\(user stack suppressed)"
 )
 _DYNAMO_WORDS: Final = (b"won't convert", b"torch._dynamo hit", b"graph break")

@@ -6,17 +6,17 @@ BF16: each statement takes back what contradicts it.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from msgspec.structs import replace
 
 from fp8verify.model.claims import Claim, Mention
+from fp8verify.patterns import lazy_pattern
 
 CONFIGURATION = "configuration"
 HIGH_PRECISION = "high_precision"
-_BLOCK = re.compile(r"(?:^|\.)(?:layers|blocks|h|layer)\.(\d+)(?:\.|$)")
+_BLOCK = lazy_pattern(r"(?:^|\.)(?:layers|blocks|h|layer)\.(\d+)(?:\.|$)")
 
 
 class LayerClaim(NamedTuple):

@@ -8,8 +8,10 @@ from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
+from fp8verify.patterns import lazy_pattern
+
 _FILE = Path(__file__).parents[1] / "verdict" / "findings.md"
-_SECTION = re.compile(
+_SECTION = lazy_pattern(
     r"^## ([\w-]+)\n\n(.+?)\n\nWhy: (.+?)\n\n(Causes.+?)\n\n"
     r"Example: (.+?)\n\nEvidence: (.+?)\n(?:\n|\Z)",
     re.MULTILINE | re.DOTALL,

@@ -24,6 +24,7 @@ from fp8verify.model.comparison import Comparison, LossPair, RunRow, Side
 from fp8verify.model.report import RankReport, Report
 from fp8verify.model.steps import TimelineReport
 from fp8verify.model.verdict import Finding
+from fp8verify.patterns import lazy_pattern
 from fp8verify.report import tables
 from fp8verify.report.comparison_page import verdict_of
 from fp8verify.report.ledger_picture import LedgerPicture, ledger_picture
@@ -67,8 +68,8 @@ _CURVE_WIDTH = 1000
 _CURVE_HEIGHT = 100
 # Losses that fall by more than this factor are drawn on a logarithmic scale.
 _STEEP = 2.0
-_ITEM = re.compile(r"^- ", re.MULTILINE)
-_FENCE = re.compile(r"^```\w*\n(.*?)^```$\n?", re.MULTILINE | re.DOTALL)
+_ITEM = lazy_pattern(r"^- ", re.MULTILINE)
+_FENCE = lazy_pattern(r"^```\w*\n(.*?)^```$\n?", re.MULTILINE | re.DOTALL)
 # More step marks than this would hide the picture.
 _MAX_MARKS = 24
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Iterator
 from xml.etree import ElementTree as Xml
 
 from fp8verify.model.report import RankReport, Report
+from fp8verify.patterns import lazy_pattern
 from fp8verify.report.page import BAD, FAIR, GOOD, Grid, Page
 from fp8verify.report.tables import percent
 from fp8verify.terms import Severity, Verdict
@@ -19,7 +19,7 @@ _LEVELS = {
     Severity.WARNING: "warning",
     Severity.INFO: "notice",
 }
-_SPECIAL = re.compile(r"([\\`*_\[\]|~])")
+_SPECIAL = lazy_pattern(r"([\\`*_\[\]|~])")
 
 
 def write_markdown(page: Page) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections import defaultdict
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
@@ -14,6 +13,7 @@ from fp8verify.model.ledger import LedgerEntry, LedgerReport
 from fp8verify.model.report import RankReport, Report
 from fp8verify.model.steps import are_whole
 from fp8verify.model.verdict import Proof, ProofRow
+from fp8verify.patterns import lazy_pattern
 from fp8verify.report.page import Grid
 from fp8verify.report.tables import millis
 from fp8verify.terms import (
@@ -102,11 +102,11 @@ def _leg_row(leg: LegRow) -> ProofRow:
 
 
 # What begins with a rank and goes on with outputs and inputs: "rank 0, 4096x1024".
-_SIZE = re.compile(r", \d+x\d+$")
+_SIZE = lazy_pattern(r", \d+x\d+$")
 
 
 # Outputs and inputs of a layer without a name.
-_BARE_SIZE = re.compile(r"(\d+)x\d+")
+_BARE_SIZE = lazy_pattern(r"(\d+)x\d+")
 
 
 class _ProofLine(NamedTuple):

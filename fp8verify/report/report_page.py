@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections import defaultdict
 from collections.abc import Hashable, Iterable, Iterator, Sequence
 
@@ -18,6 +17,7 @@ from fp8verify.model.report import (
 )
 from fp8verify.model.steps import StepReport
 from fp8verify.model.verdict import Finding
+from fp8verify.patterns import lazy_pattern
 from fp8verify.report import tables
 from fp8verify.report.page import BAD, TONES, Grid, Note, Page, sentence
 from fp8verify.report.proof import is_named, proof_grid, range_of_times, rank_numbers
@@ -197,7 +197,7 @@ def exit_line(report: Report) -> str:
 
 
 # As a sentence names what keeps layers in high precision: a setting of the log.
-_SETTING = re.compile(r"in high precision \((\w+), around log line")
+_SETTING = lazy_pattern(r"in high precision \((\w+), around log line")
 
 
 def _accept(report: Report) -> str:

@@ -15,6 +15,7 @@ from fp8verify.model.numerics import NumericsReport
 from fp8verify.model.report import RankReport, Report
 from fp8verify.model.steps import ClockReport
 from fp8verify.model.verdict import ExpectedReport, Finding
+from fp8verify.patterns import lazy_pattern
 from fp8verify.report.page import FAIR, GOOD, Note
 from fp8verify.report.proof import proof_grid
 from fp8verify.report.tables import figure, label_of_group, millis
@@ -79,7 +80,7 @@ def quoted(claim: Claim) -> str:
     return f"{claim.place}: {meaning}"
 
 
-_FORMAT = re.compile(r"(?:mx|nv)?(?:fp|float)[48]", re.IGNORECASE)
+_FORMAT = lazy_pattern(r"(?:mx|nv)?(?:fp|float)[48]", re.IGNORECASE)
 
 
 def _cut_around(text: str, width: int) -> str:
@@ -335,7 +336,7 @@ def _shares(report: Report, gemms: GemmSummary) -> Iterator[str]:
 
 
 # A share or an amount of work.
-_OF_WORK = re.compile(r"%|\d (?:ms|TFLOP)\b")
+_OF_WORK = lazy_pattern(r"%|\d (?:ms|TFLOP)\b")
 
 
 def _is_work_said(report: Report) -> bool:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections import Counter, defaultdict
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 
@@ -18,6 +17,7 @@ from fp8verify.model.layers import (
 )
 from fp8verify.model.report import RankReport, Report
 from fp8verify.model.verdict import Finding
+from fp8verify.patterns import lazy_pattern
 from fp8verify.report.page import Grid
 from fp8verify.terms import LEGS, Leg, Severity, low_precision_count
 from fp8verify.text import (
@@ -193,7 +193,7 @@ SHOWN_LAYERS = 12
 # More rows than these are joined where all layers of some blocks ran alike.
 _FEW_LAYERS = 6
 # A name as far as the number of its block: "layers.{0,3}." of "layers.{0,3}.mlp.up".
-_TO_BLOCK = re.compile(r"(?:\w+\.)*(?:\*|\{[\d,-]+\}|\d+)(?=\.)")
+_TO_BLOCK = lazy_pattern(r"(?:\w+\.)*(?:\*|\{[\d,-]+\}|\d+)(?=\.)")
 
 
 def layer_table(report: Report, *, verbose: bool) -> Grid | None:

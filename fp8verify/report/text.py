@@ -11,6 +11,7 @@ from rich.console import Console, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from fp8verify.patterns import lazy_pattern
 from fp8verify.report.page import BAD, FAIR, GOOD, TONES, Grid, Note, Page
 from fp8verify.terms import Precision, Verdict
 from fp8verify.text import cut_middle, printable
@@ -34,11 +35,11 @@ _LABELS = {
 }
 
 # Where a long name may go on in the next line, and how far names under a row are indented.
-_BLANKS = re.compile(r"\s+")
-_BREAKS = re.compile(r"[,:_<>(){}./-]+")
+_BLANKS = lazy_pattern(r"\s+")
+_BREAKS = lazy_pattern(r"[,:_<>(){}./-]+")
 _INDENT = 4
 
-_WITH_ERRORS = re.compile(r"[A-Z]+, \d+ errors?")
+_WITH_ERRORS = lazy_pattern(r"[A-Z]+, \d+ errors?")
 
 
 def _cell_styles() -> dict[str, str]:
@@ -295,7 +296,7 @@ def _counts_of(every: list[Note], shown: list[Note]) -> list[str]:
     return counts
 
 
-_PART_OF_ALL = re.compile(r"(\d+)/(\d+)")
+_PART_OF_ALL = lazy_pattern(r"(\d+)/(\d+)")
 
 
 def _with_bars(grid: Grid, width: int) -> Grid:

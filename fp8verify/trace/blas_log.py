@@ -20,6 +20,7 @@ from typing import Final, NamedTuple
 import msgspec
 
 from fp8verify.errors import InputError
+from fp8verify.patterns import lazy_pattern
 from fp8verify.text import counted
 from fp8verify.trace.build import fill
 from fp8verify.trace.columns import SEPARATOR, Columns, Interner, OpColumns
@@ -27,16 +28,16 @@ from fp8verify.trace.rows import RowCollector
 from fp8verify.trace.source import Glance, Reading, Source
 from fp8verify.trace.tables import Step, Trace
 
-_LINE: Final = re.compile(
+_LINE: Final = lazy_pattern(
     r"\[(cublasLt|HIPBLASLT)\](?:\[(\d{1,10})\])?\[(Trace|Api)\]\[(\w{1,80})\]"
 )
-_IS_LOG: Final = re.compile(r"\[(?:cublasLt|HIPBLASLT)\]\[|hipblaslt-bench -")
+_IS_LOG: Final = lazy_pattern(r"\[(?:cublasLt|HIPBLASLT)\]\[|hipblaslt-bench -")
 _BENCH: Final = "hipblaslt-bench "
-_NUMBER: Final = re.compile(r"\b(rows|cols|batch_?count)=(\d{1,10})\b", 2)
-_TYPE: Final = re.compile(r"\btype=(\w{1,24})")
-_TRANSPOSED: Final = re.compile(r"\btrans([ab])=(?:OP_)?T", 2)
-_SCALE: Final = re.compile(r"\b[ab]ScaleMode=(\w{1,60})", 2)
-_TILE: Final = re.compile(r"\btile=(?:MATMUL_TILE_)?(\d{1,5}x\d{1,5})")
+_NUMBER: Final = lazy_pattern(r"\b(rows|cols|batch_?count)=(\d{1,10})\b", 2)
+_TYPE: Final = lazy_pattern(r"\btype=(\w{1,24})")
+_TRANSPOSED: Final = lazy_pattern(r"\btrans([ab])=(?:OP_)?T", 2)
+_SCALE: Final = lazy_pattern(r"\b[ab]ScaleMode=(\w{1,60})", 2)
+_TILE: Final = lazy_pattern(r"\btile=(?:MATMUL_TILE_)?(\d{1,5}x\d{1,5})")
 # Products that become rows of a trace one by one; more are summed by kind.
 _MAX_ROWS: Final = 200_000
 _MOST_KINDS: Final = 1 << 14
@@ -57,17 +58,17 @@ _ELEMENTS: Final = {
 }  # fmt: skip
 # What FP32 operands are rounded to first: COMPUTE_32F_FAST_TF32, xf32_r, f32_bf16_r.
 _ROUNDED: Final = (
-    (re.compile(r"FAST_TF32|xf32", 2), "tf32"),
-    (re.compile(r"FAST_16BF|f32_bf16", 2), "bf16"),
-    (re.compile(r"FAST_16F|f32_f16", 2), "fp16"),
+    (lazy_pattern(r"FAST_TF32|xf32", 2), "tf32"),
+    (lazy_pattern(r"FAST_16BF|f32_bf16", 2), "bf16"),
+    (lazy_pattern(r"FAST_16F|f32_f16", 2), "fp16"),
 )
 # cublasLtMatmulMatrixScale_t, hipblasLtMatmulMatrixScale_t.
 _SCALES: Final = (
-    (re.compile(r"VEC\d+_UE8M0"), "ue8m0"),
-    (re.compile(r"VEC\d+_UE4M3"), "ue4m3"),
-    (re.compile(r"OUTER_VEC"), "rowwise"),
-    (re.compile(r"VEC128|BLK\d+"), "blockwise"),
-    (re.compile(r"SCALAR"), "tensorwise"),
+    (lazy_pattern(r"VEC\d+_UE8M0"), "ue8m0"),
+    (lazy_pattern(r"VEC\d+_UE4M3"), "ue4m3"),
+    (lazy_pattern(r"OUTER_VEC"), "rowwise"),
+    (lazy_pattern(r"VEC128|BLK\d+"), "blockwise"),
+    (lazy_pattern(r"SCALAR"), "tensorwise"),
 )
 _TORCH: Final = {
     "e4m3": "Float8_e4m3fn",

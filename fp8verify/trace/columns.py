@@ -17,6 +17,7 @@ from typing import Any
 import msgspec
 from msgspec import Struct, field
 
+from fp8verify.patterns import lazy_pattern
 from fp8verify.terms import Shape
 from fp8verify.text import clean
 from fp8verify.trace.tables import Kernels, LaunchConfig, Step
@@ -49,7 +50,7 @@ SEPARATOR = b"\0"
 _DIGITS = 12  # of a number of bytes or registers
 
 # The least number beyond MAX_SIZE has so many digits; one of more than int64 holds is not converted.
-_LONG_NUMBER = re.compile(rb"\d{13}")
+_LONG_NUMBER = lazy_pattern(rb"\d{13}")
 _MOST_DIGITS = 18
 
 _types = msgspec.json.Decoder(tuple[str, ...])

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Sequence
 from itertools import compress, count, groupby, islice
 from operator import eq
 
+from fp8verify.patterns import lazy_pattern
 from fp8verify.terms import OpContext
 from fp8verify.text import clean
 from fp8verify.trace.columns import Columns, Inputs, Interner
@@ -18,13 +19,13 @@ MAX_PARENTS = 16
 LAYER_PREFIX = "fp8verify:"
 
 # Names that hold a hash or a running number, which would make every call a context of its own.
-_VOLATILE = re.compile(
+_VOLATILE = lazy_pattern(
     r"^(## Call \w+) \w+( ##)$|^(Torch-Compiled Region(?:: [!\d/_]{1,40})?).*$",
     re.DOTALL,
 )
 # A node of autograd's backward pass; a range of the user's proves nothing by its name.
 # A region of compiled autograd's has its number behind an exclamation mark (torch's CompileId).
-BACKWARD = re.compile(
+BACKWARD = lazy_pattern(
     r"^autograd::engine::evaluate_function:|^Torch-Compiled Region: !|Backward\d*$"
 )
 

@@ -13,15 +13,16 @@ from msgspec.structs import replace
 
 from fp8verify.capture.names import METAS
 from fp8verify.errors import InputError
+from fp8verify.patterns import lazy_pattern
 from fp8verify.text import clean
 from fp8verify.trace.places import by_number, expand, is_pipe, is_remote, reading
 from fp8verify.trace.readers import glance_at, suffixes
 from fp8verify.trace.source import Glance
 
-_RANK = re.compile(r"rank[-_]?(\d{1,9})(?!\d)", re.IGNORECASE)
+_RANK = lazy_pattern(r"rank[-_]?(\d{1,9})(?!\d)", re.IGNORECASE)
 _PROBES_AT_ONCE = 16
 # JSON files of a capture that are not traces; a hidden file is still being written.
-_OURS = re.compile(
+_OURS = lazy_pattern(
     r"^\.|(\.meta|\.numerics|\.code|\.schema)\.json$|^expected\.json$|^report.*\.json$"
 )
 # The extra step that `fp8verify run --layers` records is not a training step.

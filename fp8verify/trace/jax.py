@@ -7,19 +7,19 @@ are sums over operations of XLA. It writes a million events at most.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Sequence
 
 import msgspec
 from msgspec import Struct, field
 
+from fp8verify.patterns import lazy_pattern
 from fp8verify.trace.kineto.collector import MAX_MICROS
 from fp8verify.trace.rows import Row, RowCollector
 from fp8verify.trace.source import Glance, Reading, Source, not_a_trace
 from fp8verify.trace.tables import Trace
 
-_DEVICE = re.compile(r"/device:GPU:(\d{1,4})\b")
-_STREAM = re.compile(r"Stream #(\d{1,9})")
+_DEVICE = lazy_pattern(r"/device:GPU:(\d{1,4})\b")
+_STREAM = lazy_pattern(r"Stream #(\d{1,9})")
 _MAX_BYTES = 1 << 30
 # An event is an object with one for its arguments; strings may have a brace, too.
 _OBJECTS_OF_EVENT = 8

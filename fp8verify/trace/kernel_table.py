@@ -21,6 +21,7 @@ from typing import Any, Final, NamedTuple
 from msgspec import Struct, field
 
 from fp8verify.errors import InputError
+from fp8verify.patterns import lazy_pattern
 from fp8verify.terms import COUNTED
 from fp8verify.text import clean, counted
 from fp8verify.trace.columns import SEPARATOR
@@ -36,8 +37,8 @@ _NS: Final = {
     "": 10**9,
 }  # by the prefix of s, sec, second
 _IN_CELLS: Final = "?"  # where only the cells have units
-_JSON_ROWS: Final = re.compile(rb"(?:\xef\xbb\xbf)?\s*(?:\[\s*)?\{")
-_JSON_START: Final = re.compile(r"[\[{]")
+_JSON_ROWS: Final = lazy_pattern(rb"(?:\xef\xbb\xbf)?\s*(?:\[\s*)?\{")
+_JSON_START: Final = lazy_pattern(r"[\[{]")
 _UNIT: Final = r"([num]?)s(?:ec(?:ond)?s?)?"
 # What a column holds, by headings as `_heading` spells them. The first that a table has counts.
 _COLUMNS: Final = {
@@ -68,7 +69,7 @@ _COLUMNS: Final = {
 }
 # Tool, heading of the time (a group is its unit), unit where neither heading nor cell has one.
 _TIMES: Final = tuple(
-    (tool, re.compile(pattern), unit)
+    (tool, lazy_pattern(pattern), unit)
     for tool, pattern, unit in (
         # torch 1.6 to 2.13, profiler_util._build_table: "Self CUDA", "Self XPU", "Self CUDA total"
         ("key_averages()", r"self (?!cpu\b)[a-z]+\d?(?: time| total)*", "u"),
@@ -115,56 +116,56 @@ _WORDS: Final = (
     "total|sum|self|gpu|cuda|hip|xpu|device|kernel|elapsed|time|duration|dur"
 )
 _ANY_TIME: Final = (
-    re.compile(rf"total(?:[ _]+(?:{_WORDS}))*[ _]*\(?{_UNIT}\)?"),
-    re.compile(rf"(?:(?:{_WORDS})[ _]*)*\(?{_UNIT}\)?"),
+    lazy_pattern(rf"total(?:[ _]+(?:{_WORDS}))*[ _]*\(?{_UNIT}\)?"),
+    lazy_pattern(rf"(?:(?:{_WORDS})[ _]*)*\(?{_UNIT}\)?"),
     # The cells have the unit.
-    re.compile(rf"(?:(?:{_WORDS})[ _]*)*(?:time|duration|dur|total)()"),
+    lazy_pattern(rf"(?:(?:{_WORDS})[ _]*)*(?:time|duration|dur|total)()"),
 )
-_SELF: Final = re.compile(r"self[ _]")
+_SELF: Final = lazy_pattern(r"self[ _]")
 # Tables with these headings are of calls on the CPU or of ranges.
 _OTHERS: Final = frozenset({"num calls", "range", "style", "pushpop id", "api name"})
 
 # A cell that begins with a word for names, as headings have one: to take every row apart for its
 # headings would take longer than to read it. Of lower case, and letter first, it is much faster.
 _AROUND: Final = "\\s\"'|,;\ufeff\u2502\u2503\u2551"
-_HINT: Final = re.compile(
+_HINT: Final = lazy_pattern(
     rf"[kno](?<![^{_AROUND}].)"
     r"(?:ernel(?:s|_?name)?|ame|ey|perat(?:or|ion)|p)"
     rf"(?![^{_AROUND}])"
 )
-_RULE: Final = re.compile(r"(?<![-+|:])-{3,}(?: {1,3}-{3,})+")
-_DASHES: Final = re.compile(r"-+")
-_GAP: Final = re.compile(r" {2,}")
+_RULE: Final = lazy_pattern(r"(?<![-+|:])-{3,}(?: {1,3}-{3,})+")
+_DASHES: Final = lazy_pattern(r"-+")
+_GAP: Final = lazy_pattern(r" {2,}")
 _DELIMITERS: Final = ("\u2502", "\t", "|", ",", ";")
 _HEAVY: Final = {
     0x2503: 0x2502,
     0x2551: 0x2502,
 }  # rich draws headings with other lines than rows
-_IS_RULED: Final = re.compile(r"[\s|:+=\u2500-\u257f-]*")
+_IS_RULED: Final = lazy_pattern(r"[\s|:+=\u2500-\u257f-]*")
 _ROUND_BRACKETS: Final = str.maketrans("[]", "()")
 _MICRO: Final = dict.fromkeys((0xB5, 0x3BC, 0xFFFD), "u")  # in Latin-1 it is no UTF-8
-_TOTAL: Final = re.compile(r"Self (?!CPU )[A-Z][A-Z0-9]* time total: (\S+)")
-_TIME_UNIT: Final = re.compile(_UNIT)
+_TOTAL: Final = lazy_pattern(r"Self (?!CPU )[A-Z][A-Z0-9]* time total: (\S+)")
+_TIME_UNIT: Final = lazy_pattern(_UNIT)
 # Thousands are apart by commas, or by the spaces of other languages.
 _APART: Final = ",'\u0020\u00a0\u202f"
 _TOGETHER: Final = str.maketrans("", "", _APART)
-_WHOLE_NUMBER: Final = re.compile(rf"(\d[\d{_APART}]{{0,21}})(?:\.0{{0,6}})?")
-_AMOUNT: Final = re.compile(
+_WHOLE_NUMBER: Final = lazy_pattern(rf"(\d[\d{_APART}]{{0,21}})(?:\.0{{0,6}})?")
+_AMOUNT: Final = lazy_pattern(
     rf"((?:\d{{1,3}}(?:[{_APART}]\d{{3}}){{1,6}}|\d{{1,21}})"
     r"(?:\.\d{0,12})?(?:e[+-]?\d{1,2})?)"
     rf" ?(?:{_UNIT})?"
 )
-_COUNTED: Final = re.compile(
+_COUNTED: Final = lazy_pattern(
     r"ops_path_tensor_(?:op_\w+?_)?src_([a-z0-9]+(?:_fp\d)*?)(?:_dst|_sp|\.)"
 )
 
 # Ranges of user annotations have rows of the GPU, too.
-_RANGE: Final = re.compile(
+_RANGE: Final = lazy_pattern(
     r"ProfilerStep|## Call |nccl:|Optimizer\.|FSDP::|DistributedData|Torch-Compiled Region"
     r"|autograd::"
 )
-_OPERATOR: Final = re.compile(r"\w+::\w+(?:::\w+)*|\w+Backward\d*|_(?!Z)[A-Z]\w+")
-_CALL: Final = re.compile(
+_OPERATOR: Final = lazy_pattern(r"\w+::\w+(?:::\w+)*|\w+Backward\d*|_(?!Z)[A-Z]\w+")
+_CALL: Final = lazy_pattern(
     r"(?:cuda|cu|hip|hsa_)[A-Z]\w+|hsa_\w+|Activity Buffer Request"
 )
 # What operators multiply, whose rows do not say it: nothing else is allowed (or FP4, which counts as
@@ -174,18 +175,18 @@ _TAKES: Final = dict.fromkeys(
     ("aten::_scaled_mm", "aten::_scaled_grouped_mm", "aten::_scaled_mm_v2"), _FP8_PAIR
 )
 # Names of kernels that may multiply, and of operators that do.
-_PRODUCT: Final = re.compile(
+_PRODUCT: Final = lazy_pattern(
     r"(?:gemm|gemv|mma|mm|matmul|nvjet|cijk|cublas|cutlass|dot)(?![a-z]{3})",
     re.IGNORECASE,
 )
-_MULTIPLIES: Final = re.compile(
+_MULTIPLIES: Final = lazy_pattern(
     r"aten::(?:_scaled_(?:grouped_)?|_grouped_)?(?:(?:add)?(?:mm|bmm|mv)|baddbmm)(?:_v2)?"
 )
 # Of a list without headings: a time with its unit, and a name as libraries of products give them.
-_LISTED_TIME: Final = re.compile(
+_LISTED_TIME: Final = lazy_pattern(
     r"(?:^|[\s|,;:(])(\d[\d,.]{0,20} ?(?:[num\u00b5\u03bc]?s))(?=$|[\s|,;)])"
 )
-_LISTED_NAME: Final = re.compile(
+_LISTED_NAME: Final = lazy_pattern(
     r"\b(?:void )?(?:nvjet_|cutlass\w*_|cutlass::|sm\d{2,3}_|(?:volta|turing|ampere|hopper)_"
     r"|cublas\w*::|Cijk_|Custom_Cijk_|deep_gemm::|transformer_engine::|triton_|at::native::|_scaled_\w*kernel)[^\s|,;`]{4,}"
 )
@@ -195,8 +196,8 @@ _MAX_CALLS: Final = 200_000
 _SCALED_CALLS: Final = 20_000
 _MOST_COLUMNS: Final = 1 << 12
 # Namespaces of libraries of kernels, in which torch has no operators.
-_OF_KERNELS: Final = re.compile(r"(?:ck|ck_tile|cutlass|deep_gemm)::")
-_WITH_REMARK: Final = re.compile(r"`([^`]{1,4096})` \([^()]{0,200}\)")
+_OF_KERNELS: Final = lazy_pattern(r"(?:ck|ck_tile|cutlass|deep_gemm)::")
+_WITH_REMARK: Final = lazy_pattern(r"`([^`]{1,4096})` \([^()]{0,200}\)")
 # Different kernels, of which no run has so many; rows of further ones are left out. After some of
 # these a row is not even taken apart, which would take longer than all else.
 _MOST_NAMES: Final = 3000
@@ -205,7 +206,7 @@ _MOST_TABLES: Final = 10_000
 _MAX_JSON: Final = 8 << 20  # Python objects take up to 25 times as much memory
 _WHOLE: Final = 0.98
 _ROUNDED: Final = 0.05  # of a share in percent with one decimal
-_COMMUNICATES: Final = re.compile(
+_COMMUNICATES: Final = lazy_pattern(
     r"nccl|rccl|all_?reduce|all_?gather|reduce_?scatter|all_?to_?all|cross_device_reduce",
     re.IGNORECASE,
 )

@@ -23,6 +23,7 @@ from typing import Any, Final
 from msgspec.structs import replace
 
 from fp8verify.errors import InputError
+from fp8verify.patterns import lazy_pattern
 from fp8verify.text import clean
 from fp8verify.trace.build import main_device
 from fp8verify.trace.columns import Columns
@@ -36,16 +37,16 @@ from fp8verify.trace.tables import Trace
 # buffers 3 times. …", "CUPTI buffer allocation limit of … bytes is exceeded.", "7 GPU events were
 # discarded …", "Connection to session is lost, …". Others are of samples of the CPU: "Some events
 # (7) were lost. Certain charts (including CPU utilization) …", or of NVTX alone.
-_LOST: Final = re.compile(
+_LOST: Final = lazy_pattern(
     r"\b(?:CUPTI|CUDA|GPU)\b[^.]{0,60}\b(?:dropped|lost|discarded|incomplete|exceeded)\b|"
     r"\ballocate CUPTI buffer|\bConnection to session is lost\b",
     re.IGNORECASE,
 )
-_NOTHING: Final = re.compile(
+_NOTHING: Final = lazy_pattern(
     r"\bdropped(?::\s*0\b| 0 records)|(?:^|: )0 (?:CUPTI|CUDA|GPU) events"
 )
 # Buffers that were still with CUPTI: the work at the end may be missing.
-_OUTSTANDING: Final = re.compile(r"CUPTI buffers: \d+ of \d+")
+_OUTSTANDING: Final = lazy_pattern(r"CUPTI buffers: \d+ of \d+")
 _GRAPHS_ALONE: Final = (
     "{} CUDA graphs, {:.1f} ms, were recorded without their kernels; "
     "nsys profile --cuda-graph-trace=node records these"
@@ -85,9 +86,9 @@ _PUSH_POP = 59
 _START_END = 60
 # A helper process that ran a kernel or two is not a rank.
 _LEAST_SHARE: Final = 0.01
-_LAUNCH: Final = re.compile(r"cu.*Launch.*Kernel", re.IGNORECASE)
-_CAPTURE_BEGIN: Final = re.compile(r"cu.*StreamBeginCapture", re.IGNORECASE)
-_CAPTURE_END: Final = re.compile(r"cu.*StreamEndCapture", re.IGNORECASE)
+_LAUNCH: Final = lazy_pattern(r"cu.*Launch.*Kernel", re.IGNORECASE)
+_CAPTURE_BEGIN: Final = lazy_pattern(r"cu.*StreamBeginCapture", re.IGNORECASE)
+_CAPTURE_END: Final = lazy_pattern(r"cu.*StreamEndCapture", re.IGNORECASE)
 
 # Steps of SQLite's machine: a query takes some 20 a row, and a row some bytes.
 _STEPS_AT_ONCE = 100_000

@@ -11,12 +11,13 @@ from typing import IO, Any, cast
 
 from fp8verify.errors import InputError, requires
 from fp8verify.files import open_regular
+from fp8verify.patterns import lazy_pattern
 from fp8verify.text import clean
 
 STDIN = "-"
 STANDARD_INPUT = (STDIN, "/dev/stdin")
-_PATTERN = re.compile(r"[*?[]")
-_URL = re.compile(r"[A-Za-z][A-Za-z0-9+.\-]+://")
+_PATTERN = lazy_pattern(r"[*?[]")
+_URL = lazy_pattern(r"[A-Za-z][A-Za-z0-9+.\-]+://")
 # Object stores read ahead by 50 MB by default (s3fs 2026.9).
 _READ_AHEAD = 4 << 20
 # For each answer of a web server.
@@ -186,15 +187,15 @@ def reading(what: str | Path) -> Iterator[None]:
         ) from None
 
 
-_NUMBERS = re.compile(r"(\d+)", re.ASCII)
-_ENDING = re.compile(
+_NUMBERS = lazy_pattern(r"(\d+)", re.ASCII)
+_ENDING = lazy_pattern(
     r"(?:\.pt)?(?:\.trace)?\.(?:json|sqlite|csv)(?:\.(?:gz|zst))?$", re.IGNORECASE
 )
-_OPEN_FILE = re.compile(
+_OPEN_FILE = lazy_pattern(
     r"/(?:dev|proc/self)/fd/\d+"
 )  # as shells call `<(zcat trace.json.gz)`
 # What a profiler or a launcher calls the file of every run.
-_SAYS_NO_RUN = re.compile(r"(?:rank[-_]?\d+(?:\.w\d+)?|trace)", re.IGNORECASE)
+_SAYS_NO_RUN = lazy_pattern(r"(?:rank[-_]?\d+(?:\.w\d+)?|trace)", re.IGNORECASE)
 
 
 def run_name(paths: Sequence[str | Path]) -> str:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Final, NamedTuple, Protocol, TypeAlias, cast
 
 from fp8verify.errors import InputError
+from fp8verify.patterns import lazy_pattern
 from fp8verify.trace.places import open_binary, reading
 from fp8verify.trace.source import Glance, Reading, Source
 
@@ -20,8 +21,8 @@ if TYPE_CHECKING:
 # What may come before a JSON document: a byte order mark, space, padding.
 _BLANK = b"\xef\xbb\xbf \t\r\n\0,"
 # A line of a log may begin with a bracket, too.
-_JSON = re.compile(rb'\{|\[\s*(?:[{\]\["]|-?\d+\s*[,\]])')
-_JSON_ROWS = re.compile(
+_JSON = lazy_pattern(rb'\{|\[\s*(?:[{\]\["]|-?\d+\s*[,\]])')
+_JSON_ROWS = lazy_pattern(
     rb'(?:\[\s*\{|\{)\s*"(?:Time \(%\)|Total Time \(|Start \(ns\)|Name"|Kernel Name"'
     rb'|kernel_name"|rocprofiler-sdk-tool")'
 )

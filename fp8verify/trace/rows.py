@@ -17,6 +17,7 @@ from typing import Annotated, Any, NamedTuple, TypeAlias
 import msgspec
 from msgspec import Meta
 
+from fp8verify.patterns import lazy_pattern
 from fp8verify.text import clean
 from fp8verify.trace.build import fill
 from fp8verify.trace.columns import SEPARATOR, Columns, Inputs, append_all
@@ -24,17 +25,17 @@ from fp8verify.trace.contexts import BACKWARD
 from fp8verify.trace.steps import mark_steps
 from fp8verify.trace.tables import Trace
 
-_TAIL = re.compile(r", (?:seq|op_id|sizes|input_op_ids) = ")
-_SEQUENCE = re.compile(r", seq = (\d{1,18})")
-_SIZES = re.compile(r", sizes = (\[.*?\])(?:, input_op_ids = |$)", re.DOTALL)
-_NAMESPACED = re.compile(r"\w+::\w")
+_TAIL = lazy_pattern(r", (?:seq|op_id|sizes|input_op_ids) = ")
+_SEQUENCE = lazy_pattern(r", seq = (\d{1,18})")
+_SIZES = lazy_pattern(r", sizes = (\[.*?\])(?:, input_op_ids = |$)", re.DOTALL)
+_NAMESPACED = lazy_pattern(r"\w+::\w")
 # What `record_function` marks: Kineto keeps these apart as annotations, NVTX does not.
-_ANNOTATION = re.compile(
+_ANNOTATION = lazy_pattern(
     r"ProfilerStep#|Optimizer\.|## Call |nccl:|gloo:|FSDP::|DistributedDataParallel\.|fp8verify:"
     r"|\[pl\]"
 )
 _MAX_SIZES = 1 << 14
-COPY = re.compile(r"\[?(?:CUDA )?mem(cpy|set)", re.IGNORECASE)
+COPY = lazy_pattern(r"\[?(?:CUDA )?mem(cpy|set)", re.IGNORECASE)
 
 
 class RangeName(NamedTuple):

@@ -19,6 +19,7 @@ from typing import NamedTuple, TypeAlias
 
 from msgspec.structs import replace
 
+from fp8verify.patterns import lazy_pattern
 from fp8verify.trace.columns import Columns
 from fp8verify.trace.tables import Step
 
@@ -33,7 +34,7 @@ class _Range(NamedTuple):
 # torch.profiler's `step` opens a range of this name on the CPU, whichever tool records it.
 _PREFIX = "ProfilerStep#"
 _MOST_SERIES = 64  # a profiler, and threads of a process; a trace may hold anything
-_STEP = re.compile(_PREFIX + r"([0-9]{1,17})")
+_STEP = lazy_pattern(_PREFIX + r"([0-9]{1,17})")
 
 
 def mark_profiler_steps(columns: Columns) -> None:
@@ -204,13 +205,13 @@ def _step_indices(steps: Sequence[Step], times: Iterable[int]) -> array[int]:
 
 # How training loops call a step: Megatron-LM "iteration", Lightning "run_training_batch", Hugging
 # Face "train_step", nanoGPT and the like "step 12".
-_STEP_NAME = re.compile(
+_STEP_NAME = lazy_pattern(
     r"(?:(?:global|train(?:ing)?|profiler|run_training)[ _-]?)?"
     r"(?:step|iter(?:ation)?|batch)s?[ _:#=-]*(?:\d{1,9})?",
     re.IGNORECASE,
 )
-_NUMBER = re.compile(r"\d{1,9}(?!.*\d)")
-_DIGITS = re.compile(r"\d+")
+_NUMBER = lazy_pattern(r"\d{1,9}(?!.*\d)")
+_DIGITS = lazy_pattern(r"\d+")
 
 
 def mark_steps(columns: Columns) -> str | None:

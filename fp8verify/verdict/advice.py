@@ -6,7 +6,6 @@ before a fact means that it must not hold. `finding()` keeps the pieces whose fa
 
 from __future__ import annotations
 
-import re
 from collections.abc import Collection, Iterable, Mapping
 from enum import Enum
 from typing import Final
@@ -14,11 +13,14 @@ from typing import Final
 from fp8verify.analysis.bf16_times import shape_of
 from fp8verify.analysis.payoff import added_us
 from fp8verify.analysis.rank import RankEvidence
+from fp8verify.patterns import lazy_pattern
 from fp8verify.terms import LEGS, VAGUE_LEGS, Leg, Precision
 from fp8verify.thresholds import FP8_SIDE, FUSED_CASTS, HALF, LOST, NO_GAIN
 
 # What TorchInductor calls the kernels that it generates.
-_GENERATED: Final = re.compile(r"triton_(?:poi|red|per|tem|for|spl|split_scan)_fused_")
+_GENERATED: Final = lazy_pattern(
+    r"triton_(?:poi|red|per|tem|for|spl|split_scan)_fused_"
+)
 
 
 class Fact(str, Enum):

@@ -6,7 +6,6 @@ keeps its share of FP8: only the library tells.
 
 from __future__ import annotations
 
-import re
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from typing import NamedTuple, TypeAlias
@@ -16,6 +15,7 @@ import msgspec
 from fp8verify.model.kernels import KernelRow
 from fp8verify.model.report import Report
 from fp8verify.model.verdict import Finding
+from fp8verify.patterns import lazy_pattern
 from fp8verify.terms import Leg
 from fp8verify.text import abridged, listed, shown_size
 from fp8verify.thresholds import SLOWER_KERNEL
@@ -26,7 +26,7 @@ MAX_ORIGINS = 5000
 _SHOWN = 3
 _OTHER_LEGS = (Leg.ATTENTION, Leg.OPTIMIZER, None)
 # In kernels' names: nvjet_sm90_…, cutlass3x_sm100_…, cutlass::arch::Sm90, …_gfx950.
-_GENERATION = re.compile(
+_GENERATION = lazy_pattern(
     r"(?:(?<![A-Za-z0-9])(?P<family>sm|gfx)_?|Sm)(?P<number>\d{2,3})(?!\d)"
 )
 

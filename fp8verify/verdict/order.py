@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import math
-import re
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from itertools import groupby
 from typing import Final, NamedTuple, TypeAlias, TypeVar
 
 from fp8verify.capture.schema import ModuleRecord
+from fp8verify.patterns import lazy_pattern
 from fp8verify.terms import GRADIENT_LEGS, LEGS, Leg
 from fp8verify.thresholds import FIRST_LAYERS
 from fp8verify.verdict.ledger import Program
@@ -24,7 +24,7 @@ _Size: TypeAlias = "tuple[int, ...] | None"
 _Gap: TypeAlias = "tuple[int, _Size]"
 _T = TypeVar("_T")
 # In Mixtral, DeepSeek and Qwen of Hugging Face: "mlp.experts.3.up_proj".
-_EXPERT: Final = re.compile(r"experts?\.\d+(?:\.|$)")
+_EXPERT: Final = lazy_pattern(r"experts?\.\d+(?:\.|$)")
 
 
 class Part(NamedTuple):

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from itertools import pairwise
 from typing import Final, NamedTuple
 
 from fp8verify.logs.statements import LayerClaim
+from fp8verify.patterns import lazy_pattern
 
 # Names of output heads in Hugging Face, torchtitan, Megatron-LM and nanoGPT.
-HEAD: Final = re.compile(
+HEAD: Final = lazy_pattern(
     r"(?:^|\.)(?:lm_head|head|output|output_layer|embed_out|classifier)$"
 )
 # The path of a layer within a block: "layers.0.attention.wo".
-_IN_BLOCK: Final = re.compile(r"\.\d+\.\w")
+_IN_BLOCK: Final = lazy_pattern(r"\.\d+\.\w")
 
 
 class Blocks(NamedTuple):

@@ -13,6 +13,7 @@ from fp8verify.analysis.rank import RankEvidence
 from fp8verify.capture.schema import ModuleRecord
 from fp8verify.logs.statements import HIGH_PRECISION
 from fp8verify.model.claims import Claim
+from fp8verify.patterns import lazy_pattern
 from fp8verify.terms import Leg
 from fp8verify.verdict.expected import CONVERTED, Requested
 from fp8verify.verdict.ledger import Layer, Place, Program, legs_of
@@ -30,7 +31,7 @@ from fp8verify.verdict.pins import Pins
 # The GEMMs decide about classes that nobody knows, and about an autocast that is on at times.
 _OPEN_STATES: Final = frozenset({"unknown", "fp8_module_off"})
 # Between stages of a pipeline: torch's names of the calls, and NCCL's of the kernel.
-_TRANSFER: Final = re.compile(r"send|recv", re.IGNORECASE)
+_TRANSFER: Final = lazy_pattern(r"send|recv", re.IGNORECASE)
 
 
 class Statements:

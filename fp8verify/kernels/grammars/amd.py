@@ -26,18 +26,19 @@ from fp8verify.kernels import describe
 from fp8verify.kernels.describe import CPP, SHORT, Operands, both
 from fp8verify.kernels.symbol import Symbol, Type, split, walk
 from fp8verify.kernels.words import first_of, word_rows
+from fp8verify.patterns import lazy_pattern
 from fp8verify.terms import KernelName, Precision, Role, Scaling
 
-_TENSILE: Final = re.compile(
+_TENSILE: Final = lazy_pattern(
     r"(?:Custom_)?C[i-n]+_A[i-n]+_B[i-n]+_(?P<rest>.+)", re.DOTALL
 )
 # Where reports shorten the middle of a name, its types are not told from other words.
-_TENSILE_SHORTENED: Final = re.compile(r"(?:Custom_)?C[i-n]{2,}_.*", re.DOTALL)
-_TENSILE_UNIT: Final = re.compile(r"F8N|B8N|F8|B8|F6|B6|F4|I8|I4|4xi8|[XSDCZHBI]")
-_TENSILE_CODE: Final = re.compile(rf"(?:{_TENSILE_UNIT.pattern})+")
+_TENSILE_SHORTENED: Final = lazy_pattern(r"(?:Custom_)?C[i-n]{2,}_.*", re.DOTALL)
+_TENSILE_UNIT: Final = lazy_pattern(r"F8N|B8N|F8|B8|F6|B6|F4|I8|I4|4xi8|[XSDCZHBI]")
+_TENSILE_CODE: Final = lazy_pattern(rf"(?:{_TENSILE_UNIT.pattern})+")
 # Of what is multiplied, where the types before it are converted: A and B, D, compute.
-_TENSILE_CONVERTED: Final = re.compile(r"[BHS][BHS][SX]")
-_TENSILE_MX: Final = re.compile(r"MX[AB](?:E8)?B?32")
+_TENSILE_CONVERTED: Final = lazy_pattern(r"[BHS][BHS][SX]")
+_TENSILE_MX: Final = lazy_pattern(r"MX[AB](?:E8)?B?32")
 _CHARACTERS: Final = {
     "F8": "e4m3", "F8N": "e4m3", "B8": "e5m2", "B8N": "e5m2", "F6": "e2m3", "B6": "e3m2",
     "F4": "e2m1", "H": "fp16", "B": "bf16", "S": "fp32", "X": "tf32", "D": "fp64", "I8": "int8",
@@ -176,23 +177,23 @@ def _run(arguments: tuple[Type, ...]) -> list[str]:
 _AITER: Final = "aiter"
 _ELEMENTS: Final = {**SHORT, "bf8": "e5m2"}
 _TYPE: Final = r"fp8|bf8|f8|fp4|f4|bf16|fp16|f16|[iI]8|int8|fp32"
-_GEMM: Final = re.compile(rf"(?P<in>{_TYPE})gemm_(?:(?P<out>fp32bf16|{_TYPE})_)?\w*")
+_GEMM: Final = lazy_pattern(rf"(?P<in>{_TYPE})gemm_(?:(?P<out>fp32bf16|{_TYPE})_)?\w*")
 # Blocks of 32 with E8M0 scales: of both operands alike, or of A and B apart (mxfp8fp4).
-_MX: Final = re.compile(r"(?:mx(?P<a>fp8|fp4)(?P<b>fp8|fp4)?|per1x32(?P<c>Fp[84]))")
-_HGEMM: Final = re.compile(r"hgemm_(?P<in>bf16|fp16|f16)_\w*")
-_FMOE: Final = re.compile(
+_MX: Final = lazy_pattern(r"(?:mx(?P<a>fp8|fp4)(?P<b>fp8|fp4)?|per1x32(?P<c>Fp[84]))")
+_HGEMM: Final = lazy_pattern(r"hgemm_(?P<in>bf16|fp16|f16)_\w*")
+_FMOE: Final = lazy_pattern(
     rf"fmoe_(?:stage[12]_)?(?P<out>{_TYPE})_"
     r"(?:(?P<unit>blockscale|pertoken|perToken|per1x128|per1x32|noquant)"
     r"(?P<in>Fp8|Int8|Fp4|(?<=noquant)(?:Bf16|Fp16))?)?(?P<rest>\w*)"
 )
-_ATTENTION: Final = re.compile(
+_ATTENTION: Final = lazy_pattern(
     r"(?:fmha|mla|pa|mha)_(?:(?:\w+_)?(?P<in>bf16|fp16|fp8|f16)(?:_\w+)?|\w+)"
 )
 _SCALINGS: Final = {
     **dict.fromkeys(("blockscale", "per1x128"), Scaling.BLOCKWISE),
     **dict.fromkeys(("pertoken", "perToken"), Scaling.ROWWISE),
 }
-_JOINED: Final = re.compile(
+_JOINED: Final = lazy_pattern(
     r"(?<![a-zA-Z])(blockscale|perToken|pertoken|per1x128)(?![a-z])"
 )
 

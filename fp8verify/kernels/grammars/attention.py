@@ -5,13 +5,13 @@ They contain matrix products, also in FP8, but never count as GEMM time of linea
 
 from __future__ import annotations
 
-import re
 from typing import Final
 
 from fp8verify.kernels import describe
 from fp8verify.kernels.describe import CPP, both
 from fp8verify.kernels.symbol import Symbol, Type, split, walk
 from fp8verify.kernels.words import word_set
+from fp8verify.patterns import lazy_pattern
 from fp8verify.terms import KernelName, Role
 
 _NAMESPACES: Final = {
@@ -25,9 +25,9 @@ _NAMESPACES: Final = {
     "aotriton": "AOTriton",
 }
 # Functions whose names do not say attention, or not in words.
-_CUDNN: Final = re.compile(r"cudnn_generated_\w*(?:sdpa|flash_[fb]prop|attention)\w*")
-_SGLANG: Final = re.compile(r"_fwd_(?:grouped_)?kernel(?:_stage\d)?")
-_CUDNN_PARTS: Final = re.compile(
+_CUDNN: Final = lazy_pattern(r"cudnn_generated_\w*(?:sdpa|flash_[fb]prop|attention)\w*")
+_SGLANG: Final = lazy_pattern(r"_fwd_(?:grouped_)?kernel(?:_stage\d)?")
+_CUDNN_PARTS: Final = lazy_pattern(
     r"compute_dot_do_o(?:_\w+)?|convert_d[qkv]{1,3}_to_\w+"
 )
 _FLASHINFER_HELPERS: Final = word_set(

@@ -15,15 +15,16 @@ from typing import Final
 from fp8verify.kernels import describe
 from fp8verify.kernels.describe import BLAS, CPP, SCALES, SHORT, Operands, both
 from fp8verify.kernels.symbol import Symbol, Type, walk
+from fp8verify.patterns import lazy_pattern
 from fp8verify.terms import Hint, KernelName, Precision, Role, Scaling
 
 _LIBRARY: Final = "cuBLAS"
-_NVJET: Final = re.compile(
+_NVJET: Final = lazy_pattern(
     r"nvjet_(?:sm(?P<arch>\d+)[af]?_)?(?P<types>[a-z]{3,6}(?:_[sz]\dz?\dm\d+)?)(?P<tf32>_tf32)?"
     r"_(?P<rest>(?:(?:mma_)?\d+x\d+|…|\.\.\.).*)",
     re.DOTALL,
 )
-_NVJET_CUT: Final = re.compile(r"nvjet(?:_(?:sm\d+[af]?_?)?[a-z]*)?(?:_(?:mma)?)?\.*")
+_NVJET_CUT: Final = lazy_pattern(r"nvjet(?:_(?:sm\d+[af]?_?)?[a-z]*)?(?:_(?:mma)?)?\.*")
 
 # Letters of the type code. t, h, s: launched by aten::mm with those inputs; q, r: HW counters
 # and torch._scaled_mm on an H200; o: NVFP4 torch._scaled_mm; b: libcublasLt RTTI (signed char).
@@ -32,8 +33,8 @@ LETTERS: Final[dict[str, str]] = {
     "i": "int32",
 }  # fmt: skip
 # Exact modifier tokens that name a scaling, with the format of a hardware block scale.
-_SCALING: Final = re.compile(r"[AB](?:vec|blk)\d+(?P<format>UE8M0|UE4M3)?")
-_LAYOUT: Final = re.compile(r"[TN]{3,4}")
+_SCALING: Final = lazy_pattern(r"[AB](?:vec|blk)\d+(?P<format>UE8M0|UE4M3)?")
+_LAYOUT: Final = lazy_pattern(r"[TN]{3,4}")
 _FP8: Final = frozenset({"e4m3", "e5m2"})
 
 
@@ -110,7 +111,7 @@ def _nvjet_scaling(
 
 
 # Products in the libraries' own logs: fp8verify.trace.blas_log.
-_LOGGED: Final = re.compile(
+_LOGGED: Final = lazy_pattern(
     r"(cublas|hipblas)LtMatmul_([a-z0-9]+)_([a-z0-9]+)_([a-z0-9]+)(?:_([a-z0-9]+))?"
 )
 
@@ -134,21 +135,21 @@ def logged(symbol: Symbol) -> KernelName | None:
     return describe.gemm(library, f"logged by {prefix}Lt", types, scaling=scaling)
 
 
-_CLASSIC: Final = re.compile(
+_CLASSIC: Final = lazy_pattern(
     r"(?:cudnn_(?:infer_|train_)?)?(?:kepler|maxwell|pascal|volta|turing|ampere|ada|hopper)_"
     r"(?:(?P<out>fp16|bf16|fp32|int8|int32)_)?"
     r"(?P<letter>gc|gz|[shdiczb])(?P<mma>\d+)?(?P<op>gemm|cudnn)"
     r"(?:_(?P<operand>fp16|bf16|int8|int4|tf32))?(?P<tile>_\d+x\d+)?(?=_|$)\w*"
 )
 # Function names of the matrix-vector and small-matrix kernels, launched by aten::mm and addmm.
-_GEMV: Final = re.compile(
+_GEMV: Final = lazy_pattern(
     r"gemv[\dNx]\w*|gemmSN_[NT]{2}_kernel|gemmk1_kernel|dot_kernel"
 )
-_LARGE_K: Final = re.compile(r"(?P<letter>[shd])gemm_largek_lds\d+|[sd]gemm_\w+")
-_TENSOR: Final = re.compile(r"cublasGemvTensor\w*")
-_MAGMA: Final = re.compile(r"magma_(?P<letter>[sd])gemmEx_kernel\w*")
+_LARGE_K: Final = lazy_pattern(r"(?P<letter>[shd])gemm_largek_lds\d+|[sd]gemm_\w+")
+_TENSOR: Final = lazy_pattern(r"cublasGemvTensor\w*")
+_MAGMA: Final = lazy_pattern(r"magma_(?P<letter>[sd])gemmEx_kernel\w*")
 # What cuBLAS launches around a GEMM: its scaling of C by beta, cuBLASLt's unfused epilogue.
-_AROUND: Final = re.compile(r"scal_(?:\w+_)?kernel(?:_val)?")
+_AROUND: Final = lazy_pattern(r"scal_(?:\w+_)?kernel(?:_val)?")
 # m16n8k8 with 32-bit operands exists for TF32 only, m8n8k4 with FP32 sums for FP16 (PTX).
 _UNTAGGED: Final = {"1688": "tf32", "884": "fp16"}
 _FLOATS: Final = frozenset({"fp32", "fp64", "fp16", "bf16", "e4m3", "e5m2"})
@@ -240,9 +241,9 @@ def _vector_inputs(tree: Type, base: str) -> tuple[Type, ...]:
 # F1 is A, B where it differs, and C/D; F2 is what the MMA reads (A, B) and its accumulator: NVIDIA
 # on TransformerEngine issue 1391, "`e4m3bf16` means tensor A/B in fp8, C/D in bf16". So FP8 names
 # contain bf16, and `f16f16_f32f32_f32` multiplies in FP32.
-_XMMA: Final = re.compile(r"sm(\d+)_xmma_(\w+)")
-_XMMA_ELEMENT: Final = re.compile(r"e4m3|e5m2|bf16|tf32|f16|f32|f64|i8|u8|i32|i4")
-_XMMA_FIELD: Final = re.compile(rf"(?:{_XMMA_ELEMENT.pattern})+")
+_XMMA: Final = lazy_pattern(r"sm(\d+)_xmma_(\w+)")
+_XMMA_ELEMENT: Final = lazy_pattern(r"e4m3|e5m2|bf16|tf32|f16|f32|f64|i8|u8|i32|i4")
+_XMMA_FIELD: Final = lazy_pattern(rf"(?:{_XMMA_ELEMENT.pattern})+")
 _XMMA_CONVOLUTION: Final = frozenset({"fprop", "dgrad", "wgrad", "conv", "deconv"})
 _XMMA_COMPLEX: Final = {"cc": Precision.FP32, "zz": Precision.FP64}
 # Counted on an H200 (scripts/prove_names.py): 2·M·N additions and the GEMM's 2·M·N·K.

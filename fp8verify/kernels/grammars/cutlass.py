@@ -21,22 +21,23 @@ from typing import Final
 from fp8verify.kernels import describe
 from fp8verify.kernels.describe import BLAS, CPP, SCALES, SHORT, Operands, both
 from fp8verify.kernels.symbol import EMPTY, Symbol, Type, segments, walk
+from fp8verify.patterns import lazy_pattern
 from fp8verify.terms import KernelName, Precision, Role, Scaling
 
-_V2: Final = re.compile(
+_V2: Final = lazy_pattern(
     r"cutlass_(?:\d+_)?(?:wmma_)?(?P<unit>tensorop|simt|sptensorop)_(?P<rest>\w+)"
 )
-_V3: Final = re.compile(
+_V3: Final = lazy_pattern(
     r"cutlass3x_sm\d+[af]?_(?:bs|sp)*(?P<unit>tensorop|simt)_(?P<rest>\w+)"
 )
-_TILE: Final = re.compile(r"\d+x\d+(?:x\d+)?")
+_TILE: Final = lazy_pattern(r"\d+x\d+(?:x\d+)?")
 # Without the accumulator's letter and the instruction's shape where these are the builder's choice.
-_OPERATION: Final = re.compile(
+_OPERATION: Final = lazy_pattern(
     r"(?:(?P<letter>gz|[shdicz])(?P<mma>\d+(?:x\d+x\d+)?)?(?P<via>bf16|f16|tf32)?"
     r"|(?P<emulates>9xbf16|3xtf32)(?=gemm))?"
     r"(?:sp)?(?P<op>gemm|symm|hemm|syrk|herk|syr2k|her2k|trmm|fprop|dgrad|wgrad)"
 )
-_SCALED: Final = re.compile(r"(?P<scale>ue8m0|ue4m3)x(?P<element>\w+)")
+_SCALED: Final = lazy_pattern(r"(?P<scale>ue8m0|ue4m3)x(?P<element>\w+)")
 _CONVOLUTION: Final = frozenset({"fprop", "dgrad", "wgrad"})
 
 
@@ -146,7 +147,7 @@ def _cut_scaled(
     return describe.gemm(library, evidence, types, role=role)
 
 
-_BLOCK_SCALED_K: Final = re.compile(r"(?:32|64)$")
+_BLOCK_SCALED_K: Final = lazy_pattern(r"(?:32|64)$")
 
 
 def _tagged(
@@ -216,17 +217,19 @@ _GROUPED: Final = frozenset(
 _WEIGHT_ONLY: Final = frozenset({"MacheteCollectiveMma", "GemmFpAIntB", "MoeFCGemm"})
 
 # SM90_64x128x32_F32E4M3E4M3_SS_TN and, in the namespace SM90::GMMA, MMA_64x128x32_F32E4M3E4M3_...
-_ATOM: Final = re.compile(
+_ATOM: Final = lazy_pattern(
     r"(?:MMA|SM\d+)_\d+x\d+x\d+_(?P<acc>F32|F16|S32|F64)(?P<a>E4M3|E5M2|BF16|TF32|F16|F64|S8|U8)"
     r"(?P<b>E4M3|E5M2|BF16|TF32|F16|F64|S8|U8)(?:F32|F16|F64|S32)?_\w+"
 )
 # SM100_MMA_F8F6F4_SS<A, B, acc, ...>, SM120_16x8x32_TN<A, B, acc>
-_TYPED_ATOM: Final = re.compile(r"SM1\d\d_(?:MMA_\w+|\d+x\d+x\d+_TN\w*)")
+_TYPED_ATOM: Final = lazy_pattern(r"SM1\d\d_(?:MMA_\w+|\d+x\d+x\d+_TN\w*)")
 _BLOCK_SCALED: Final = {
     "tuple": None, "mx_float8_t": "ue8m0", "mx_float4_t": "ue8m0", "nv_float4_t": "ue4m3"
 }  # fmt: skip
-_WRAPPER: Final = re.compile(r"cutlass_[23]x_(?P<words>\w+)")
-_INTERNAL: Final = re.compile(r"(?P<grouped>[mk]_grouped_)?(?P<type>fp8|bf16|fp16)_\w*")
+_WRAPPER: Final = lazy_pattern(r"cutlass_[23]x_(?P<words>\w+)")
+_INTERNAL: Final = lazy_pattern(
+    r"(?P<grouped>[mk]_grouped_)?(?P<type>fp8|bf16|fp16)_\w*"
+)
 
 
 def template(symbol: Symbol) -> KernelName | None:

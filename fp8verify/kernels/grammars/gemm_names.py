@@ -8,7 +8,6 @@ is certain of them, the precision is UNKNOWN.
 
 from __future__ import annotations
 
-import re
 from itertools import pairwise
 from typing import Final
 
@@ -18,20 +17,21 @@ from fp8verify.kernels.grammars import attention
 from fp8verify.kernels.grammars.helper_names import SETS_UP, sets_up
 from fp8verify.kernels.symbol import Symbol, split
 from fp8verify.kernels.words import word_set
+from fp8verify.patterns import lazy_pattern
 from fp8verify.terms import KernelName, Precision, Role
 
-_LETTERED: Final = re.compile(r"(?P<letter>[sdh])gemm|gemv[nt]?")
+_LETTERED: Final = lazy_pattern(r"(?P<letter>[sdh])gemm|gemv[nt]?")
 _LETTERS: Final = {"h": "fp16", "d": "fp64"}
 # Products of a matrix with its own transpose, as Muon's kernels are called: XXT, XTX, cAA.
-_ALGEBRA: Final = re.compile(
+_ALGEBRA: Final = lazy_pattern(
     r"(?P<m>[A-Z])(?:(?P=m)T|T(?P=m))|[a-z](?P<n>[A-MO-SU-Z])(?P=n)T?"
 )
 # Products of experts: scattermoe's, and MegaBlocks' of sparse and dense matrices (stk).
-_EXPERTS: Final = re.compile(
+_EXPERTS: Final = lazy_pattern(
     r"_?(?:s[ds]d|d[ds]s|dsd|group[A-Z]t[A-Z]|scatter2scatter)(?:_\w+)?"
 )
 # Uppercase words after a Triton kernel's name are its constants: ..._kernel_BLOCK_SIZE_M_128.
-_CONSTANT: Final = re.compile(r"(?<=[a-z0-9])_(?=[A-Z][A-Z0-9]+_[A-Z0-9])")
+_CONSTANT: Final = lazy_pattern(r"(?<=[a-z0-9])_(?=[A-Z][A-Z0-9]+_[A-Z0-9])")
 
 _SETS_UP: Final = SETS_UP | word_set(
     "args arguments ptrs pointers schedule indices align sort routing interleave shuffle "
@@ -57,19 +57,21 @@ _MOE_PARTS: Final = word_set(
 # Words beside which formats of activations and weights name no product.
 _NO_PAIRS: Final = _CASTS | _DEQUANTIZES | _MOE_PARTS | {"act"}
 # Products of a fused MoE's layers, as Liger's `_moe_bwd_dW2_kernel`, `_moe_bwd_down_proj_kernel`.
-_MOE_PRODUCT: Final = re.compile(r"_(?:fwd|bwd)_(?:\w{1,40}_)?(?:proj|d[WX]\d?)(?:_|$)")
+_MOE_PRODUCT: Final = lazy_pattern(
+    r"_(?:fwd|bwd)_(?:\w{1,40}_)?(?:proj|d[WX]\d?)(?:_|$)"
+)
 _LINEAR: Final = word_set("relu gelu silu swiglu bias act square")
 # Parts of a linear layer that may have a kernel of their own.
 _PARTLY_LINEAR: Final = word_set("grad add dbias reduce")
 # Products with a library's own word as a prefix, as `tinygemm2`.
-_PREFIXED: Final = re.compile(r"(?!implicit|non)[a-z]{2,}gemm\d?")
-_POINTER: Final = re.compile(r"(?P<type>[\w:]+(?: char)?)(?P<const> const)?\*")
-_SCALAR: Final = re.compile(
+_PREFIXED: Final = lazy_pattern(r"(?!implicit|non)[a-z]{2,}gemm\d?")
+_POINTER: Final = lazy_pattern(r"(?P<type>[\w:]+(?: char)?)(?P<const> const)?\*")
+_SCALAR: Final = lazy_pattern(
     r"(?:(?:unsigned|signed) )?(?:int|long(?: long)?|short|char|bool|float|double)(?: const)?"
     r"|u?int\d\d?_t|size_t|__half|__nv_bfloat16"
 )
-_BYTES: Final = re.compile(r"(?:(?:un)?signed )?(?:char|int)|void|u?int\d\d?_t")
-_TEMPLATE_TYPE: Final = re.compile(r"T([1-9]\d?)")
+_BYTES: Final = lazy_pattern(r"(?:(?:un)?signed )?(?:char|int)|void|u?int\d\d?_t")
+_TEMPLATE_TYPE: Final = lazy_pattern(r"T([1-9]\d?)")
 
 
 def decode(symbol: Symbol) -> KernelName | None:

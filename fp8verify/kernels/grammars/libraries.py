@@ -13,6 +13,7 @@ from fp8verify.kernels.describe import CPP, SCALES, SHORT, Operands, both
 from fp8verify.kernels.grammars import attention, gemm_names, helper_names
 from fp8verify.kernels.symbol import Symbol, split
 from fp8verify.kernels.words import word_set
+from fp8verify.patterns import lazy_pattern
 from fp8verify.terms import Hint, KernelName, Precision, Role, Scaling
 
 _MARLIN: Final = (
@@ -28,7 +29,7 @@ _ROWS: Final = (
     (Role.GEMM, "Marlin", _MARLIN),
     (Role.REDUCTION, "cuDNN", "batch normalization"),
 )
-_FUNCTION: Final = re.compile(
+_FUNCTION: Final = lazy_pattern(
     r"(Memcpy|Memset|\[CUDA mem(?:cpy|set).*|(?:Copy|Fill)(?:Device|Host|Buffer)\w*"
     r"|__amd_rocclr_\w+)"
     r"|((?:nccl|rccl|msccl|mscclpp)(?:Dev|Symk?Dev|Symk)?Kernel\w*|(?:nccl|rccl)_(?:ep|gin)_\w+)"
@@ -73,15 +74,15 @@ def untyped(symbol: Symbol) -> KernelName | None:
 
 
 # MIOpen's assembly implicit GEMMs: igemm_<direction>_gtcx<n>_<layout>_<type>_...
-_IGEMM: Final = re.compile(
+_IGEMM: Final = lazy_pattern(
     r"igemm_(?:fwd|bwd|wrw)_gtcx\d*_\w+?_(?P<type>fp32|fp16|bf16|int8)_\w+"
 )
-_CONVOLUTION: Final = re.compile(
+_CONVOLUTION: Final = lazy_pattern(
     r"(?:im|ex)plicit_convolve_\w+|fft[12]d_[cr]2[cr]_\w+|wgrad_alg\d_engine|dgrad_\w*engine"
     r"|nchwToNhwcKernel|nhwcToNchwKernel|miopenSp3Asm\w+|naive_conv_\w+|gridwise_convolution_\w+"
     r"|conv2d_c1_k1_\w+|conv_depthwise\w+|winograd\w+|[sd]gemm_convolve_\w+|Im2d2Col\w*"
 )
-_CUDNN: Final = re.compile(r"(?:cask_)?cudnn(?:_infer|_train)?")
+_CUDNN: Final = lazy_pattern(r"(?:cask_)?cudnn(?:_infer|_train)?")
 
 
 def convolution(symbol: Symbol) -> KernelName | None:
@@ -106,16 +107,16 @@ def convolution(symbol: Symbol) -> KernelName | None:
 # serves FP8 and FP4 operands and says which in its dtype template arguments.
 # Source: github.com/deepseek-ai/DeepGEMM, deep_gemm/include/deep_gemm/impls.
 _DEEPGEMM: Final = "DeepGEMM"
-_DEEPGEMM_NAME: Final = re.compile(
+_DEEPGEMM_NAME: Final = lazy_pattern(
     r"(?:sm\d+_)?(?:[mk]_grouped_)?"
     r"(?:(?P<types>mxfp4_mxfp4|fp8_fp4|fp4_fp8|fp8|fp4|bf16|tf32)_)?"
     r"(?P<kind>(?:\w+_)?gemm(?:_\w+)?|(?:paged_)?mqa_logits(?:_\w+)?|mega_moe(?:_\w+)?)"
 )
 # Its einsums name their dimensions, and exist for BF16 (impls/sm{90,100}_bmk_bnk_mn.cuh).
-_DEEPGEMM_EINSUM: Final = re.compile(
+_DEEPGEMM_EINSUM: Final = lazy_pattern(
     r"[bhdmnkr]{2,3}_[bhdmnkr]{2,3}_[bhdmnkr]{2,3}_gemm\w*"
 )
-_DEEPGEMM_GROUPED: Final = re.compile(
+_DEEPGEMM_GROUPED: Final = lazy_pattern(
     r"(?:.*::)?(?:\([\w:]*GemmType\)[123]|[MK]Grouped\w*)"
 )
 
@@ -193,11 +194,11 @@ _TRTLLM: Final = "TensorRT-LLM"
 _TRTLLM_TYPE: Final = (
     r"Mx(?:E4m3|E2m1|Int4)|E4m3|E5m2|E2m1|Bfloat16|Fp16|Fp32|Int8|Int4|UE8m0"
 )
-_TRTLLM_GEMM: Final = re.compile(
+_TRTLLM_GEMM: Final = lazy_pattern(
     rf"(?P<kind>bmm|gemm|gemmGatedAct|batchedGemm)_(?P<out>{_TRTLLM_TYPE})_(?P<a>{_TRTLLM_TYPE})(?P<b>{_TRTLLM_TYPE})?_"
     r"(?:Fp32|Fp16|Int32)(?:_\w*)?"
 )
-_TRTLLM_ATTENTION: Final = re.compile(
+_TRTLLM_ATTENTION: Final = lazy_pattern(
     rf"fmhaSm\d+[af]?(?:Kernel)?_Qkv?(?P<qkv>{_TRTLLM_TYPE})(?:O(?P<out>{_TRTLLM_TYPE}))?\w*"
 )
 
@@ -251,18 +252,18 @@ def _trtllm_element(text: str | None) -> Operands:
 # Source: nvidia-cutlass-dsl, names in public IR dumps.
 _CUTE: Final = "CuTe DSL"
 _CUTE_PREFIX: Final = "kernel_cutlass_"
-_CUTE_ARGUMENTS: Final = re.compile(
+_CUTE_ARGUMENTS: Final = lazy_pattern(
     r"_object_at_|_(?=tensorptr|tensor\d|TiledMMA|CopyAtom)"
 )
 _CUTE_ELEMENT: Final = r"f8E4M3FN|f8E5M2|f8E8M0FNU|f4E2M1FN|bf16|f16|tf32|f32|i8"
-_CUTE_TENSOR: Final = re.compile(
+_CUTE_TENSOR: Final = lazy_pattern(
     rf"_*tensorptr({_CUTE_ELEMENT})_?[gs]mem\w*?(?=_tensor|$)"
 )
-_CUTE_LOADED: Final = re.compile(rf"Valuetype({_CUTE_ELEMENT})_")
+_CUTE_LOADED: Final = lazy_pattern(rf"Valuetype({_CUTE_ELEMENT})_")
 # Of tcgen05 and wgmma; the instructions of a warp have M 16, and K 8 of BF16 too.
-_CUTE_INSTRUCTION: Final = re.compile(r"_ShapeMNK(?:64|128|256)(\d{2,5})(?![\dx])")
-_CUTE_BLOCK_SCALED: Final = re.compile(r"block_?scaled", re.IGNORECASE)
-_CUTE_ATTENTION: Final = re.compile(
+_CUTE_INSTRUCTION: Final = lazy_pattern(r"_ShapeMNK(?:64|128|256)(\d{2,5})(?![\dx])")
+_CUTE_BLOCK_SCALED: Final = lazy_pattern(r"block_?scaled", re.IGNORECASE)
+_CUTE_ATTENTION: Final = lazy_pattern(
     r"attention|mla_(?:decode|prefill)|fmha", re.IGNORECASE
 )
 _CUTE_ELEMENTS: Final = {
@@ -276,12 +277,12 @@ _CUTE_ELEMENTS: Final = {
 
 # A kernel's class may end with the type that it multiplies, or the layers of an MLP: Fc1, Fc12.
 _CUTE_TYPE: Final = r"(?:Bf16|Fp16|Mxfp8|Fp8|Nvfp4|Mxfp4|Fp4)"
-_CUTE_CLASS: Final = re.compile(
+_CUTE_CLASS: Final = lazy_pattern(
     rf"(?<!{_CUTE_TYPE[3:-1].replace('|', ')(?<!')})"
     rf"(?P<type>{_CUTE_TYPE})(?P<layers>Fc\d{{1,2}})?Kernel$"
 )
 # A class without its module, as some reports shorten it.
-_CUTE_BARE: Final = re.compile(r"[A-Z]\w{0,200}Kernel_object_at_")
+_CUTE_BARE: Final = lazy_pattern(r"[A-Z]\w{0,200}Kernel_object_at_")
 
 
 def cute_dsl(symbol: Symbol) -> KernelName | None:

@@ -11,7 +11,6 @@ multiplies nothing. No operand type is in these names. Source: torch/_inductor/c
 
 from __future__ import annotations
 
-import re
 from typing import Final
 
 from fp8verify.kernels import describe
@@ -19,6 +18,7 @@ from fp8verify.kernels.demangle import ANONYMOUS
 from fp8verify.kernels.describe import CPP, SHORT, Operands, both, element_class
 from fp8verify.kernels.symbol import Symbol, split
 from fp8verify.kernels.words import first_of, word_rows, word_set
+from fp8verify.patterns import lazy_pattern
 from fp8verify.terms import Hint, KernelName, Precision, Role, Scaling
 
 _LIBRARY: Final = "PyTorch"
@@ -34,12 +34,12 @@ _ROLES: Final = word_rows(
     """,
 )
 _NAME: Final = r"(?:c10::)?(BFloat16|Half|Float8_\w+|float|double)"
-_TEMPLATE: Final = re.compile(rf"\b{_NAME}\b")
-_LAMBDA: Final = re.compile(rf"lambda\({_NAME}\b")
+_TEMPLATE: Final = lazy_pattern(rf"\b{_NAME}\b")
+_LAMBDA: Final = lazy_pattern(rf"lambda\({_NAME}\b")
 # PyTorch's and FBGEMM's casts, as functors of an elementwise kernel.
-_FP8_COPY: Final = re.compile(r"\bfloat8_copy_kernel_cuda\b")
-_FP8_SOURCE: Final = re.compile(r"lambda\(c10::(Float8_\w+)\)")
-_FBGEMM_CAST: Final = re.compile(r"\bfbgemm_gpu::_\w*(?:to_h?fp8|h?fp8\w*_to)_\w+")
+_FP8_COPY: Final = lazy_pattern(r"\bfloat8_copy_kernel_cuda\b")
+_FP8_SOURCE: Final = lazy_pattern(r"lambda\(c10::(Float8_\w+)\)")
+_FBGEMM_CAST: Final = lazy_pattern(r"\bfbgemm_gpu::_\w*(?:to_h?fp8|h?fp8\w*_to)_\w+")
 
 
 def native(symbol: Symbol) -> KernelName | None:
@@ -90,7 +90,7 @@ def _element(text: str, role: Role) -> str | None:
     return None
 
 
-_INDUCTOR: Final = re.compile(
+_INDUCTOR: Final = lazy_pattern(
     r"triton_(?P<kind>tem|poi|red|per|for|spl|split_scan|unk|mm|bmm|user)_fused(?P<ops>_\w*)?"
 )
 _KINDS: Final = {
@@ -108,7 +108,7 @@ _MATMULS: Final = word_set("mm bmm addmm baddbmm linear matmul")
 
 # Primus-Turbo primus_turbo/triton/gemm/gemm_fp8_kernel.py: every layout of a blockwise GEMM
 _BLOCKWISE: Final = "_blockwise_fp8_unified_kernel"
-_MATMUL_OGS: Final = re.compile(
+_MATMUL_OGS: Final = lazy_pattern(
     r"_(?:p_)?matmul_ogs_[NTV]+_(?P<out>\w+?)x(?P<a>\w+?)x(?P<b>[a-z]+\d\w*?)_\d+x\w+"
 )
 _OGS_TYPES: Final = {

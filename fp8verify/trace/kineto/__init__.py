@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 
 from msgspec.structs import replace
 
+from fp8verify.patterns import lazy_pattern
 from fp8verify.text import clean
 from fp8verify.trace.build import fill, main_device, process_of
 from fp8verify.trace.columns import CallColumns, Columns, OpColumns
@@ -107,30 +108,30 @@ def _count(value: Any, limit: int = 1 << 31) -> int | None:
 
 _REMARKS = (
     _Remark(
-        re.compile(r"Dropped (\d{1,18}) activity records"),
+        lazy_pattern(r"Dropped (\d{1,18}) activity records"),
         "CUPTI dropped {} activity records",
         is_loss=True,
     ),
     _Remark(
-        re.compile(r"Exceeded max GPU buffer count \((\d{1,18}) >= \d+\)"),
+        lazy_pattern(r"Exceeded max GPU buffer count \((\d{1,18}) >= \d+\)"),
         "the profiler's GPU buffers ({}) were full and tracing ended early",
         is_loss=True,
     ),
     _Remark(
-        re.compile(r"(?:CUPTI|GPU) stopped early\? = (1)"),
+        lazy_pattern(r"(?:CUPTI|GPU) stopped early\? = (1)"),
         "the profiler stopped recording the GPU early",
         is_loss=True,
     ),
     # Records of the warm-up are out of range too, so a count alone is not a loss
     # (pytorch/pytorch#192021 is about the cases in which it is one).
     _Remark(
-        re.compile(r"Record counts: Out-of-range = ([1-9]\d{0,17})"),
+        lazy_pattern(r"Record counts: Out-of-range = ([1-9]\d{0,17})"),
         "the profiler left out {} records as outside of its window",
         is_loss=False,
     ),
     # pytorch/pytorch#99615
     _Remark(
-        re.compile(r"(CUPTI_ERROR_[A-Z_]{1,60})"),
+        lazy_pattern(r"(CUPTI_ERROR_[A-Z_]{1,60})"),
         "the profiler met {}",
         is_loss=False,
     ),

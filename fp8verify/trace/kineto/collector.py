@@ -19,6 +19,7 @@ from typing import Annotated, Any
 import msgspec
 from msgspec import Meta, Raw, Struct, field
 
+from fp8verify.patterns import lazy_pattern
 from fp8verify.trace.columns import MAX_SIZE, SEPARATOR, Columns, append_all
 from fp8verify.trace.steps import mark_profiler_steps
 
@@ -458,7 +459,7 @@ def _read_leniently(data: bytes) -> dict[str, Any]:
 
 
 # As C++ and Python print them, which `float` and msgspec would read.
-_NO_NUMBER = re.compile(
+_NO_NUMBER = lazy_pattern(
     r"\s*[-+]?(?:nan(?:\([^)]*\))?|inf(?:inity)?)\s*", re.IGNORECASE
 )
 

@@ -7,12 +7,12 @@ string, learnt from the file itself: `}` `,` `{` `"first key":` with the file's 
 from __future__ import annotations
 
 import json
-import re
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Protocol
 
 from fp8verify.errors import InputError
+from fp8verify.patterns import lazy_pattern
 from fp8verify.trace.source import BLOCK_SIZE
 
 # Python objects take up to 25 times as much memory as their JSON.
@@ -62,12 +62,12 @@ class Buffer:
 
 # Keys of the Trace Event Format with which an event can begin.
 _FIRST_KEYS = rb"ph|cat|name|pid|tid|ts|dur|args|id|bp|s|tts|sf"
-_SEPARATOR = re.compile(rb'\}\s*,\s*\{\s*"[^"\\]*"\s*:')
-_LIKELY_SEPARATOR = re.compile(rb'(\}\s*,\s*)\{\s*"(?:' + _FIRST_KEYS + rb')"\s*:')
+_SEPARATOR = lazy_pattern(rb'\}\s*,\s*\{\s*"[^"\\]*"\s*:')
+_LIKELY_SEPARATOR = lazy_pattern(rb'(\}\s*,\s*)\{\s*"(?:' + _FIRST_KEYS + rb')"\s*:')
 _OPEN, _CLOSE = b"{]"
 
 
-_SPACE = re.compile(rb"[\s,\0]*")
+_SPACE = lazy_pattern(rb"[\s,\0]*")
 
 
 class EventSink(Protocol):
@@ -107,10 +107,10 @@ def scan(text: str, start: int) -> tuple[Any, int] | None:
 
 
 # What C++ prints for numbers that JSON does not have. A time of an event must be a number.
-_BARE = re.compile(rb'(?<!"ts)(?<!"dur)("[ \t]*:[ \t]*-?)(?:inf|nan)(?=\s*[,}])')
+_BARE = lazy_pattern(rb'(?<!"ts)(?<!"dur)("[ \t]*:[ \t]*-?)(?:inf|nan)(?=\s*[,}])')
 
 # Found in a tenth of the time: it begins with a byte, not with what must not stand before it.
-_LIKELY_BARE = re.compile(rb":[ \t]*-?(?:inf|nan)")
+_LIKELY_BARE = lazy_pattern(rb":[ \t]*-?(?:inf|nan)")
 
 
 def _repaired(data: bytes) -> bytes:
@@ -120,8 +120,8 @@ def _repaired(data: bytes) -> bytes:
     return _BARE.sub(rb"\g<1>0e0", data)
 
 
-_KEY = re.compile(rb'"((?:[^"\\]|\\.)*)"\s*:\s*')
-_EVENTS_KEY = re.compile(rb'"traceEvents"\s*:\s*\[')
+_KEY = lazy_pattern(rb'"((?:[^"\\]|\\.)*)"\s*:\s*')
+_EVENTS_KEY = lazy_pattern(rb'"traceEvents"\s*:\s*\[')
 _BOM = b"\xef\xbb\xbf"
 
 

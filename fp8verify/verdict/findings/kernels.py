@@ -15,6 +15,7 @@ from fp8verify.analysis.recorded import memory_report
 from fp8verify.capture.schema import ModuleRecord
 from fp8verify.frameworks.known import frameworks
 from fp8verify.model.verdict import Finding
+from fp8verify.patterns import lazy_pattern
 from fp8verify.terms import Precision, Role
 from fp8verify.text import counted, listed, patterns
 from fp8verify.thresholds import MANY_MISNAMED, MANY_OPAQUE, NEGLIGIBLE, PROOF_MARGIN
@@ -46,7 +47,7 @@ _SLOW = {Precision.BF16, Precision.FP16, Precision.TF32, Precision.FP32, Precisi
 _NAMED = 3
 _NAMED_EXPERTS = 2
 # The architecture that kernels with FP8 or FP4 instructions are compiled for, in their names.
-_ARCHITECTURE = re.compile(r"sm_?(?:89|9\d|1[0-2]\d)(?!\d)", re.IGNORECASE)
+_ARCHITECTURE = lazy_pattern(r"sm_?(?:89|9\d|1[0-2]\d)(?!\d)", re.IGNORECASE)
 _NEEDS_FP8 = (
     "FP8 needs compute capability 8.9 (Ada, Hopper, Blackwell) or an MI300, which multiplies only "
     "float8_e4m3fnuz and float8_e5m2fnuz."

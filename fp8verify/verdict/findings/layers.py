@@ -6,7 +6,6 @@ be distinguished; how many of their GEMMs ran in FP8 can.
 
 from __future__ import annotations
 
-import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import chain
@@ -19,6 +18,7 @@ from fp8verify.analysis.recorded import recomputed_high
 from fp8verify.capture.schema import ModuleRecord
 from fp8verify.logs.statements import HIGH_PRECISION, LayerClaim
 from fp8verify.model.verdict import Finding
+from fp8verify.patterns import lazy_pattern
 from fp8verify.text import (
     abridged,
     counted,
@@ -37,7 +37,7 @@ from fp8verify.verdict.reasons import cause_without_fp8
 from fp8verify.verdict.selection import in_state, low_of, names_of
 
 # The number of a block within the name of a layer.
-_BLOCK = re.compile(r"\.(\d+)\.")
+_BLOCK = lazy_pattern(r"\.(\d+)\.")
 
 
 def _named(names: Iterable[str]) -> str:
