@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import html
 import json
+import os
 import re
 import shutil
 import subprocess
+import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -34,6 +37,26 @@ FLAGS = (
         "--disable-web-security",
     ),  # so that we see the frame
 )
+# Chromium reads commands from descriptor 3 and answers on 4, which we cannot choose for a child.
+_TO_PIPES = """import fcntl, os, sys
+pipes = [fcntl.fcntl(int(pipe), fcntl.F_DUPFD, 10) for pipe in sys.argv[1:3]]
+for pipe, wanted in zip(pipes, (3, 4)):
+    os.dup2(pipe, wanted)
+os.execv(sys.argv[3], sys.argv[3:])
+"""
+# What has the focus: its name, whether one sees that it has it, and whether it is on the screen.
+_FOCUS = """(() => {
+  const at = document.activeElement;
+  const box = at.getBoundingClientRect();
+  const style = getComputedStyle(at);
+  return {
+    tag: at.tagName,
+    name: (at.ariaLabel || at.textContent || "").trim(),
+    marked: style.outlineStyle !== "none" && parseFloat(style.outlineWidth) >= 2,
+    shown: box.width > 0 && box.bottom > 0 && box.top < innerHeight,
+  };
+})()"""
+_KEYS = {"Tab": (9, None), "Enter": (13, "\r")}
 DARK = "--blink-settings=preferredColorScheme=0"
 _PAGE = """<!DOCTYPE html><body style="margin:0">
 <script>
@@ -143,3 +166,111 @@ def _chromium(
     return subprocess.run(
         command, capture_output=True, text=True, timeout=PATIENCE_S, check=True
     )
+
+
+class Focus(NamedTuple):
+    """The element that has the focus.
+
+    Attributes:
+        tag: its tag in capitals; BODY where nothing has the focus.
+        name: what it is called.
+        marked: whether an outline shows that it has the focus.
+        shown: whether it is on the screen.
+    """
+
+    tag: str
+    name: str
+    marked: bool
+    shown: bool
+
+
+class Keyboard:
+    """A page in a browser that is used by real keys, as no script in the page can press them."""
+
+    def __init__(self, commands: int, answers: int) -> None:
+        """Attach to a page of a browser that speaks its protocol over two pipes."""
+        self._commands = commands
+        self._answers = answers
+        self._rest = b""
+        self._number = 0
+        self._session = ""
+        page = self._do("Target.createTarget", url="about:blank")["targetId"]
+        attached = self._do("Target.attachToTarget", targetId=page, flatten=True)
+        self._session = attached["sessionId"]
+        self._do("Page.enable")
+
+    def open(self, page: Path, width: int = 1280) -> None:
+        """Open a file in a window of a width in pixels."""
+        size = {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": False}
+        self._do("Emulation.setDeviceMetricsOverride", **size)
+        self._do("Page.navigate", url=page.as_uri())
+        while self._answer().get("method") != "Page.loadEventFired":
+            pass
+
+    def press(self, key: str) -> Focus:
+        """Press a key, and return what has the focus then."""
+        code, text = _KEYS[key]
+        event = {"key": key, "code": key, "windowsVirtualKeyCode": code}
+        down = {"type": "rawKeyDown", **event}
+        if text is not None:
+            down = {"type": "keyDown", "text": text, **event}
+        self._do("Input.dispatchKeyEvent", **down)
+        self._do("Input.dispatchKeyEvent", type="keyUp", **event)
+        return Focus(**self.tell(_FOCUS))
+
+    def tell(self, expression: str) -> Any:
+        """Return the value of an expression in the page."""
+        told = self._do("Runtime.evaluate", expression=expression, returnByValue=True)
+        return told["result"].get("value")
+
+    def _do(self, method: str, **params: object) -> dict[str, Any]:
+        self._number += 1
+        command: dict[str, object] = {
+            "id": self._number,
+            "method": method,
+            "params": params,
+        }
+        if self._session:
+            command["sessionId"] = self._session
+        os.write(self._commands, json.dumps(command).encode() + b"\0")
+        while True:
+            answer = self._answer()
+            if answer.get("id") == self._number:
+                result: dict[str, Any] = answer["result"]
+                return result
+
+    def _answer(self) -> dict[str, Any]:
+        while b"\0" not in self._rest:
+            read = os.read(self._answers, 1 << 16)
+            assert read, "the browser has ended"
+            self._rest += read
+        text, self._rest = self._rest.split(b"\0", 1)
+        answer: dict[str, Any] = json.loads(text)
+        return answer
+
+
+@contextmanager
+def keyboard() -> Iterator[Keyboard]:
+    """Start a browser whose pages are used by keys."""
+    program = find_browser()
+    assert program is not None
+    theirs_in, ours_out = os.pipe()
+    ours_in, theirs_out = os.pipe()
+    # Virtual time would not wait for keys.
+    flags = [flag for flag in FLAGS if "virtual-time" not in flag]
+    with tempfile.TemporaryDirectory() as folder:
+        command = [sys.executable, "-c", _TO_PIPES, str(theirs_in), str(theirs_out)]
+        command += [program, *flags, "--remote-debugging-pipe"]
+        command.append(f"--user-data-dir={folder}")
+        browser = subprocess.Popen(
+            command, pass_fds=(theirs_in, theirs_out), stderr=subprocess.DEVNULL
+        )
+        os.close(theirs_in)
+        os.close(theirs_out)
+        try:
+            yield Keyboard(ours_out, ours_in)
+        finally:
+            browser.terminate()
+            browser.wait()
+            os.close(ours_out)
+            os.close(ours_in)

@@ -13,13 +13,13 @@ from fp8verify.model.comparison import (
     RunTable,
     Side,
 )
-from fp8verify.report.page import BAD, FAIR, GOOD, Grid, Note, Page
+from fp8verify.report.page import BAD, FAIR, GOOD, TONES, Grid, Note, Page
 from fp8verify.report.tables import by_severity, millis, percent
 from fp8verify.report.tables import times as times_of
 from fp8verify.terms import Severity, Verdict
 from fp8verify.text import counted, gib, listed, shown_size
 
-TONES = {Outcome.FASTER: GOOD, Outcome.SLOWER: BAD}
+_TONES = {Outcome.FASTER: GOOD, Outcome.SLOWER: BAD}
 _TOP = 6
 _LEGEND = (
     "FP8: share of layers' GEMM time; casts: of GPU time; speed-up: over BF16 (estimate; "
@@ -44,7 +44,7 @@ def comparison_page(comparison: Comparison) -> Page:
     further = [grid for grid in _further_grids(comparison) if grid.rows]
     return Page(
         verdict=outcome_word(comparison),
-        tone=TONES.get(comparison.outcome, FAIR),
+        tone=_TONES.get(comparison.outcome, FAIR),
         run=tuple(run),
         sentence=comparison.reason,
         fails=bool(comparison.exit_code),
@@ -330,10 +330,9 @@ def run_table_page(table: RunTable, *, verbose: bool = False) -> Page:
             below.append(_why(run))
     below.append(_LEGEND)
     grid = Grid("Runs", tuple(headings), rows, below=tuple(below))
-    are_sound = all(map(_is_sound, table.runs))
     return Page(
         verdict="",
-        tone=GOOD if are_sound else FAIR,
+        tone=_tone_of_table(table),
         run=(counted(table.runs, "run"),),
         sentence=active_of(table),
         fails=bool(table.exit_code),
@@ -341,6 +340,22 @@ def run_table_page(table: RunTable, *, verbose: bool = False) -> Page:
         body=(grid,),
         software=f"fp8verify {table.fp8verify_version}",
     )
+
+
+def _tone_of_table(table: RunTable) -> str:
+    """Return the worst tone of its runs."""
+    tones = set(map(tone_of_run, table.runs))
+    for tone in (BAD, FAIR):
+        if tone in tones:
+            return tone
+    return GOOD
+
+
+def tone_of_run(run: RunRow) -> str:
+    """Return the tone of a verdict; a run that fails for an error is bad."""
+    if run.errors and run.exit_code:
+        return BAD
+    return TONES.get(run.verdict, BAD)
 
 
 def active_of(table: RunTable) -> str:

@@ -12,23 +12,24 @@ import hashlib
 import math
 import re
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from functools import cache
+from itertools import chain
 from typing import Any, NamedTuple
 
 import msgspec
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup, escape
 
-from fp8verify.model.comparison import Comparison, LossPair, RunRow, Side
+from fp8verify.model.comparison import Comparison, LossPair, Side
 from fp8verify.model.report import RankReport, Report
 from fp8verify.model.steps import TimelineReport
 from fp8verify.model.verdict import Finding
 from fp8verify.patterns import lazy_pattern
 from fp8verify.report import tables
-from fp8verify.report.comparison_page import verdict_of
-from fp8verify.report.ledger_picture import LedgerPicture, ledger_picture
-from fp8verify.report.page import BAD, TONES, Grid, Page
+from fp8verify.report.comparison_page import tone_of_run, verdict_of
+from fp8verify.report.ledger_picture import LedgerPicture, Row, ledger_picture
+from fp8verify.report.page import Grid, Page
 from fp8verify.report.proof import range_of_times
 from fp8verify.report.tables import millis, percent
 from fp8verify.terms import Precision, Verdict, fp8_share
@@ -70,6 +71,10 @@ _CURVE_HEIGHT = 100
 _STEEP = 2.0
 _ITEM = lazy_pattern(r"^- ", re.MULTILINE)
 _FENCE = lazy_pattern(r"^```\w*\n(.*?)^```$\n?", re.MULTILINE | re.DOTALL)
+_QUOTED = lazy_pattern(r"`([^`]*)`")
+_OPTION = lazy_pattern(r"(?<![\w-])(--[a-z][a-z-]*)")
+# Where a long name of a layer is broken; not within an escaped character, which has neither.
+_JOINT = lazy_pattern(r"([._,])(?=[\w{*])")
 # More step marks than this would hide the picture.
 _MAX_MARKS = 24
 
@@ -236,20 +241,41 @@ def _rows_of(
     """Return the rows of the picture that a finding is about; of many, the first one."""
     if ledger is None:
         return []
-    layers = set(finding.layers)
     is_of_all = decides or finding.verdict is not None
+    numbers: list[int] = []
+    if finding.layers:
+        numbers = _rows_with(ledger.rows, frozenset(finding.layers))
+    elif is_of_all:
+        numbers = [number for number, row in enumerate(ledger.rows) if row.lacks]
     places = []
-    for number, row in enumerate(ledger.rows, 1):
-        if layers:
-            is_meant = not layers.isdisjoint(row.names)
-        else:
-            is_meant = is_of_all and row.lacks
-        if is_meant:
-            places.append(Place(f"row-{number}", row.label))
+    for number in numbers:
+        places.append(Place(f"row-{number + 1}", ledger.rows[number].label))
     labels = {place.label for place in places}
     if len(places) > _PLACES or len(labels) < len(places):
         return [Place(places[0].anchor, f"{len(places)} rows of the picture")]
     return places
+
+
+def _rows_with(rows: Sequence[Row], layers: frozenset[str]) -> list[int]:
+    """Return the indices of the rows of some layers.
+
+    Rows may be of several layers that their order does not tell apart. If exactly as many of them
+    ran in one way as are asked for, and no others of that number, these are the ones.
+    """
+    by_names: dict[frozenset[str], dict[Hashable, list[int]]] = {}
+    for number, row in enumerate(rows):
+        if not layers.isdisjoint(row.names):
+            by_look = by_names.setdefault(row.names, {})
+            by_look.setdefault(row.look, []).append(number)
+    found: list[int] = []
+    for names, by_look in by_names.items():
+        count = len(layers & names)
+        fitting = [numbers for numbers in by_look.values() if len(numbers) == count]
+        if len(fitting) == 1:
+            found += fitting[0]
+        else:
+            found += chain.from_iterable(by_look.values())
+    return sorted(found)
 
 
 class Block(NamedTuple):
@@ -345,10 +371,11 @@ def _environment() -> Environment:
         "plain": printable,
         "name": _short,
         "prose": _prose,
+        "layer": _layer,
         "capital": capital,
         "explained": explained,
         "anchors": anchors,
-        "tone_of_run": _tone_of_run,
+        "tone_of_run": tone_of_run,
         "verdict_of": verdict_of,
         "kind": kind_of,
         "total": lambda amounts: sum(amounts.values()),
@@ -356,23 +383,24 @@ def _environment() -> Environment:
     return environment
 
 
-def _tone_of_run(run: RunRow) -> str:
-    """Return the tone of a verdict; a run that fails for an error is bad."""
-    if run.errors and run.exit_code:
-        return BAD
-    return TONES.get(run.verdict, BAD)
-
-
 def _short(text: str) -> str:
     return cut_middle(printable(text), _NAME_WIDTH)
 
 
 def _prose(text: str) -> Markup:
-    """Return a sentence with text in backticks as code."""
+    """Return a sentence with text in backticks as code, and options in one piece."""
     # As a plain string: substitutions in what is markup are escaped themselves.
     escaped = str(escape(printable(text)))
-    marked = re.sub(r"`([^`]*)`", r"<code>\1</code>", escaped)
+    marked = _QUOTED.sub(r"<code>\1</code>", escaped)
+    marked = _OPTION.sub(r"<kbd>\1</kbd>", marked)
     return Markup(marked)  # noqa: S704 - escaped before
+
+
+def _layer(text: str) -> Markup:
+    """Return the name of a layer, which is broken between its words where it is long."""
+    escaped = str(escape(_short(text)))
+    broken = _JOINT.sub(r"\1<wbr>", escaped)
+    return Markup(broken)  # noqa: S704 - escaped before
 
 
 def _hash(text: str) -> str:

@@ -36,6 +36,8 @@ _MOST_COLUMNS = 32
 _NAME = 44
 # Column labels that fit side by side in a panel on a phone.
 _LABELS = 3
+# The CSS class of a panel, by how many columns it has at most.
+_WIDTHS = ((4, "few"), (6, "some"), (12, "many"))
 
 MISSING = "none"
 
@@ -72,6 +74,14 @@ class Row(NamedTuple):
     summary: tuple[str, ...]
     lacks: bool
 
+    @property
+    def look(self) -> Hashable:
+        """What ran; rows that ran in the same way have the same."""
+        looks = []
+        for panel in self.panels:
+            looks.append(tuple(cell.kind for cell in panel))
+        return tuple(looks)
+
 
 class LedgerPicture(NamedTuple):
     """The rows and the columns.
@@ -81,6 +91,8 @@ class LedgerPicture(NamedTuple):
         columns: what each column is called, whole.
         labels: for each column what stands above it, empty where there is no room.
         rows: the layers in the order of the forward pass.
+        axis: what the labels are, "step" or "rank"; empty where there are none.
+        width: the CSS class of a panel, by how many columns it has.
         left_out: lines that count what is not drawn.
         kinds: the kinds of cells that occur, for the legend.
         marks: the marks that occur on cells, for the legend.
@@ -89,6 +101,8 @@ class LedgerPicture(NamedTuple):
     legs: tuple[str, ...]
     columns: tuple[str, ...]
     labels: tuple[str, ...]
+    axis: str
+    width: str
     rows: tuple[Row, ...]
     left_out: tuple[str, ...]
     kinds: tuple[str, ...]
@@ -206,12 +220,15 @@ def ledger_picture(
     rows = []
     for line in shown_lines:
         rows.append(_row(drawing, line, shown_columns, titles))
+    labels = tuple(_column_labels(drawing, shown_columns))
     hidden_rows = len(lines) - len(shown_lines)
     hidden_columns = len(columns) - len(shown_columns)
     return LedgerPicture(
         legs=tuple(leg.value for leg in drawing.legs),
         columns=tuple(titles),
-        labels=tuple(_column_labels(drawing, shown_columns)),
+        labels=labels,
+        axis=_axis(drawing, labels),
+        width=_width(len(shown_columns)),
         rows=tuple(rows),
         left_out=tuple(_left_out(ledger, hidden_rows, hidden_columns)),
         kinds=tuple(_kinds(rows)),
@@ -436,6 +453,23 @@ def _short_label(drawing: _Drawing, column: _Column) -> str:
     if first.step is None:
         return ""
     return str(first.step)
+
+
+def _axis(drawing: _Drawing, labels: Iterable[str]) -> str:
+    """Say what the labels of the columns are."""
+    if not any(labels):
+        return ""
+    if drawing.has_ranks:
+        return "rank"
+    return "step"
+
+
+def _width(columns: int) -> str:
+    """Return the class of a panel whose cells stay wide enough for their marks on a phone."""
+    for most, name in _WIDTHS:
+        if columns <= most:
+            return name
+    return "most"
 
 
 def _row_label(slots: Sequence[LedgerSlot]) -> str:

@@ -31,6 +31,14 @@ from fp8verify.text import (
 
 # Share of values that the cast makes zero: the dB of the others mean nothing.
 DEAD = 0.999
+# What a module is configured for, by its state in the module list.
+_CONFIGURED = {
+    "fp8": "FP8",
+    "fp8_emulated": "FP8, emulated",
+    "fp8_module_off": "FP8 in its autocast",
+    "fp4": "FP4",
+    "fp4_emulated": "FP4, emulated",
+}
 
 
 def merge_kernels(report: Report) -> list[KernelRow]:
@@ -224,13 +232,20 @@ def _by_state(states: dict[str, str]) -> Grid | None:
         names_of[state].append(name)
     for state, names in names_of.items():
         rows = converted if state == "fp8" else others
-        words = state.replace("_", " ")
+        words = _configured_for(state)
         for name in shorten(names, states):
             rows.append((words, name))
     rows = [*others, *converted]
     if not rows:
         return None
     return Grid("Layers", ("<configured", "<layer"), rows, stretch=True)
+
+
+def _configured_for(state: str | None) -> str:
+    """Say for what a module is configured."""
+    if state is None:
+        return "-"
+    return _CONFIGURED.get(state, state.replace("_", " "))
 
 
 def _of_rank(report: Report, rank: RankReport) -> list[str]:
@@ -323,8 +338,7 @@ def _by_name(named: NamedLayersReport, notes: list[str], verbose: bool) -> Grid:
         if not is_eager:
             cells.append(millis(sum(map(layer_us, group))))
         if verbose:
-            state = first.state or "-"
-            cells.append(state.replace("_", " "))
+            cells.append(_configured_for(first.state))
             size = "-"
             if first.n and first.k:
                 size = shown_size((first.n, first.k))

@@ -233,4 +233,4 @@ def _kind_of(layer: Layer) -> str:
         return "experts"
     if isinstance(layer, tuple):
         return shown_size(layer)
-    return "call"
+    return "unknown layer"

@@ -265,6 +265,19 @@ def test_the_exit_line_of_a_table_names_the_run_that_makes_it() -> None:
     assert last == "exit 3: fp8_forward_only is INCONCLUSIVE; 2 other runs failed too"
 
 
+@pytest.mark.parametrize(
+    ("runs", "tone"),
+    [
+        (["fp8_compiled", "fp8_accelerate"], "good"),
+        (["fp8_compiled", "fp8_te_recompute_bf16"], "fair"),
+        (["fp8_compiled", "fp8_te_recompute_bf16", "ddp_one_rank_bf16"], "bad"),
+    ],
+)
+def test_a_table_has_the_color_of_its_worst_run(runs: list[str], tone: str) -> None:
+    found = fp8verify.table(*map(report_of, runs))
+    assert f'<header class="{tone}">' in found.to_html()
+
+
 def test_every_result_has_every_form(found: fp8verify.Comparison) -> None:
     report = fp8verify.inspect(ROOT / "fp8_compiled")
     for result in (report, found, fp8verify.table(report)):

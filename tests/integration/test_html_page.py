@@ -13,13 +13,15 @@ import fp8verify
 from fp8verify import Report, inspect
 from fp8verify.report.forms import render
 from fp8verify.report.tables import layer_groups
-from tests.browser import Visit, browse_all, find_browser
+from tests.browser import Focus, Keyboard, Visit, browse_all, find_browser, keyboard
 from tests.captures import ROOT, report_of
 from tests.hand_built import BF16, BF16_KERNEL, TraceBuilder, present
 
 needs_browser = pytest.mark.skipif(find_browser() is None, reason="no Chromium here")
 EVIL = "nvjet_sm90_tst_</script><img src=x onerror=document.title='owned'><b>&amp;\"'`${1}{{7*7}}"
 MAX_BYTES = 3_000_000
+# The width of a phone, in pixels.
+PHONE = 390
 
 # WCAG 2.1, 1.4.3: 4.5 to 1 between text and what lies behind it.
 FAINT_TEXT = """(() => {
@@ -52,6 +54,7 @@ REPORTS = [
     "fp8_emulated",
     "fp8_nsys",
 ]
+SHOWN = ["fp8_layers_compiled", "fp8_te_recompute_bf16"]
 ROWS = "[...document.querySelectorAll('#kernel-table tbody tr')]"
 MILLIS = f"{ROWS}.map(r => +r.cells[0].dataset.v)"
 FIND = """const find = (text) => {
@@ -73,9 +76,7 @@ def returning(*expressions: str, first: str = "") -> str:
 def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     """Return pages of reports, of a comparison and of a table of runs."""
     folder = tmp_path_factory.mktemp("pages")
-    found = {
-        name: report_of(name).to_html() for name in [*REPORTS, "fp8_layers_compiled"]
-    }
+    found = {name: report_of(name).to_html() for name in [*REPORTS, *SHOWN]}
     found["compare"] = fp8verify.compare(
         ROOT / "bf16_width4096", ROOT / "fp8_width4096"
     ).to_html()
@@ -124,10 +125,14 @@ def told(pages: dict[str, Path]) -> dict[str, Any]:
 
     One browser opens them all, since to start one takes longer than all of them.
     """
-    visits = [
-        Visit(pages[page], script, height=4000 if name == "timeline" else 900)
-        for name, (page, script) in SCRIPTS.items()
-    ]
+    visits = []
+    for name, (page, script) in SCRIPTS.items():
+        visit = Visit(pages[page], script)
+        if name == "timeline":
+            visit = visit._replace(height=4000)
+        if name == "narrow":
+            visit = visit._replace(width=PHONE)
+        visits.append(visit)
     values, complaints = browse_all(visits)
     assert complaints == []
     for value in values:
@@ -336,7 +341,7 @@ def test_text_is_legible_and_a_phone_is_wide_enough(
     on_screens = [
         Visit(pages[name], f"return [{FAINT_TEXT}, {badge}];") for name in names
     ]
-    on_phones = [Visit(pages[name], f"return {width};", width=390) for name in names]
+    on_phones = [Visit(pages[name], f"return {width};", width=PHONE) for name in names]
     values, complaints = browse_all([*on_screens, *on_phones], dark=dark)
     assert complaints == []
     seen = dict(zip(names, values, strict=False))
@@ -344,7 +349,7 @@ def test_text_is_legible_and_a_phone_is_wide_enough(
     for name in REPORTS:
         assert seen[name][1].startswith(report_of(name).verdict.value)
     assert dict(zip(names, values[len(names) :], strict=True)) == dict.fromkeys(
-        names, 390
+        names, PHONE
     )
 
 
@@ -378,3 +383,58 @@ def test_a_finding_leads_to_its_documentation_and_to_its_place(
     assert code >= 1
     assert place == "short-of"
     assert keys == [0, 0]
+
+
+@needs_browser
+def test_everything_is_reached_and_used_by_the_keyboard(
+    pages: dict[str, Path],
+) -> None:
+    with keyboard() as keys:
+        keys.open(pages["ddp_one_rank_bf16"], width=PHONE)
+        stops = _opened_by_keys(keys)
+        folded = keys.tell("document.querySelectorAll('details').length")
+        links = keys.tell("document.querySelectorAll('a[href]').length")
+        keys.open(pages["ddp_one_rank_bf16"])
+        keys.press("Tab")
+        keys.press("Enter")
+        after_skip = keys.press("Tab")
+    tags = [stop.tag for stop in stops]
+    assert stops[0].name == "Skip to the figures"
+    assert (tags.count("SUMMARY"), tags.count("A")) == (folded, links)
+    assert folded > 5
+    assert [stop for stop in stops if not (stop.marked and stop.shown)] == []
+    assert after_skip.name.startswith("Precision of each layer's GEMMs")
+
+
+def _opened_by_keys(keys: Keyboard) -> list[Focus]:
+    """Press Tab from the first stop of a page past its last; unfold and fold what is folded."""
+    is_open = "document.activeElement.parentNode.open"
+    stops: list[Focus] = []
+    while (stop := keys.press("Tab")).tag != "BODY":
+        stops.append(stop)
+        assert len(stops) < 500, "a trap"
+        if stop.tag == "SUMMARY":
+            keys.press("Enter")
+            assert keys.tell(is_open), stop
+            keys.press("Enter")
+            assert not keys.tell(is_open), stop
+    return stops
+
+
+SCRIPTS["narrow"] = (
+    "fp8_te_recompute_bf16",
+    returning(
+        "document.documentElement.scrollWidth",
+        "Math.min(...[...document.querySelectorAll('svg.cells')].map("
+        "s => s.getBoundingClientRect().width / s.querySelectorAll('.cell').length))",
+        "document.querySelector('.axis-name').textContent",
+    ),
+)
+
+
+@needs_browser
+def test_the_marks_of_the_ledger_have_room_on_a_phone(told: dict[str, Any]) -> None:
+    page, cell, axis = told["narrow"]
+    assert page == PHONE
+    assert cell >= 11
+    assert axis == "step"

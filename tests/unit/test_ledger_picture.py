@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 from msgspec.structs import replace
 
 from fp8verify.model.ledger import (
@@ -10,6 +12,7 @@ from fp8verify.model.ledger import (
     LedgerReport,
     LedgerSlot,
 )
+from fp8verify.report.forms import page_of
 from fp8verify.report.html import rank_bars
 from fp8verify.report.ledger_picture import LedgerPicture, ledger_picture
 from fp8verify.terms import LEGS
@@ -148,3 +151,35 @@ def test_the_rank_at_fault_has_the_first_bar_and_ranks_alike_share_one() -> None
     bars = rank_bars(replace(report, ranks=tuple(many)))
     assert [bar.label for bar in bars] == ["rank 31", "ranks 0-30"]
     assert [kind for kind, _, _ in bars[0].parts] == ["high"]
+
+
+def test_the_columns_say_whether_they_are_steps_or_ranks() -> None:
+    assert present(ledger_picture(ledger())).axis == "step"
+    assert present(ledger_picture(ledger(ranks=2))).axis == "rank"
+
+
+def test_of_layers_that_order_cannot_tell_apart_the_one_at_fault_is_linked() -> None:
+    places = re.findall(
+        r"seen in (.*?)</p>", report_of("fp8_layers_compiled").to_html()
+    )
+    assert places == [
+        '<a href="#row-9">layers.1.attn.{q,k,v,o}_proj</a>, <a href="#row-15">head</a>'
+    ]
+    # All four ran alike, so each of them may be the layer that should not.
+    assert "4 rows of the picture" in report_of("fp8_pinned_layer").to_html()
+
+
+def test_layers_say_in_words_what_they_are_configured_for() -> None:
+    page = page_of(report_of("fp8_megatron_first_last"), verbose=True)
+    (layers,) = (grid for grid in page.grids if grid.title == "Layers")
+    place = layers.names.index("configured")
+    assert {row[place] for row in layers.rows} == {
+        "FP8",
+        "FP8 in its autocast",
+        "high precision",
+    }
+
+
+def test_calls_that_may_be_any_layers_are_called_so() -> None:
+    picture = present(ledger_picture(report_of("fp8_te_recompute_bf16").ledger))
+    assert picture.rows[0].label == "unknown layer"
