@@ -265,14 +265,24 @@ def _wrapped(text: str, indent: str = "") -> str:
 
 @cache
 def glossary() -> dict[str, dict[str, str]]:
-    """Return the meanings of verdicts, and of words; words that share one are joined by commas."""
+    """Return the meanings of verdicts, words and labels; those that share one have commas between."""
     text = Path(__file__).with_name("glossary.toml").read_text(encoding="utf-8")
     return parse_toml(text)
 
 
 def _meaning(word: str) -> str:
-    """Return what a verdict or a word means, in any case; empty if the glossary has it not."""
-    for words, text in (row for table in glossary().values() for row in table.items()):
-        if word.casefold() in words.casefold().split(", "):
-            return text
-    return ""
+    """Return what a word means, in any case, one or many; empty if the glossary has it not."""
+    known = _meanings()
+    asked = word.casefold()
+    return known.get(asked, "") or known.get(asked.removesuffix("s"), "")
+
+
+@cache
+def _meanings() -> dict[str, str]:
+    """Return the meaning of each word in small letters; of two, the first one's."""
+    known: dict[str, str] = {}
+    for table in glossary().values():
+        for words, text in table.items():
+            for word in words.casefold().split(", "):
+                known.setdefault(word, text)
+    return known
