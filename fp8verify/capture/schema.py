@@ -129,8 +129,8 @@ class ModuleRecord(msgspec.Struct, frozen=True, kw_only=True):
         frozen: whether its weight takes no gradient.
         source: the Python module of its class; None in old captures.
         sizes: (outputs, inputs) of each layer of a module with two layers, such as LayerNormMLP.
-        state: "fp8", "fp8_emulated", "fp8_module_off" (Transformer Engine outside autocast),
-            "fp4", "fp4_emulated", "high_precision" or "unknown" (an unknown class).
+        state: "fp8", "fp8_emulated", "fp8_module_off" (Transformer Engine's, last run outside its
+            autocast), "fp4", "fp4_emulated", "high_precision" or "unknown" (an unknown class).
         recipe: the casts of each GEMM, or the recipe's name.
         formats: "fp8", "fp8_block", "mxfp8", "nvfp4", "mxfp4" or "high_precision" by leg, from the
             recipe; legs that it leaves open are missing.

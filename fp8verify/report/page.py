@@ -230,9 +230,12 @@ class Page(NamedTuple):
         for finding in self._infos(verbose=verbose):
             yield from self._info(finding, fixes, verbose)
         for finding in settled:
-            yield Note.of(finding, 0)
+            told = Note.of(finding, 0)
             if finding.message:
+                yield told
                 yield from fixes.of(finding, 4)
+            else:  # what it says is no fix
+                yield told._replace(text=finding.hint)
 
     def _info(self, finding: Finding, fixes: _Fixes, verbose: bool) -> Iterator[Note]:
         """Yield a finding that needs no action, with what would help."""

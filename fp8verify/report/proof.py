@@ -133,7 +133,7 @@ def _proof_grid(proof: Proof, report: Report) -> Grid:
     lines = _proof_lines(_in_a_step(proof, report))
     has_unknown = any(line.row.unknown for line in lines)
     wide = _wide_format(report)
-    lack = _how_it_lacks(report)
+    lack = _how_it_lacks(report, wide)
     notes = []
     for line in lines:
         notes.append(_remark(line.row, wide, lack))
@@ -197,14 +197,14 @@ def _steps_of(proof: Proof, report: Report) -> int:
     return 0
 
 
-def _how_it_lacks(report: Report) -> str:
+def _how_it_lacks(report: Report, wide: str) -> str:
     """Name what is in high precision and was expected otherwise.
 
     That weights are stored in FP8 asks for nothing: it only makes their products likely.
     """
     formats = low_precision_name(report.gemm.kernels)
     if any(map(is_asked_by_weights, report.ranks)):
-        return f"on {formats} weights"
+        return f"{wide} on {formats} weights".strip()
     return f"lack {formats}"
 
 
@@ -552,7 +552,7 @@ def _ran_by_block(ledger: LedgerReport) -> dict[int | None, _OfBlock]:
 
 def _grid_of_blocks(rows: Iterable[ProofRow], report: Report) -> Grid:
     wide = _wide_format(report)
-    lack = _how_it_lacks(report)
+    lack = _how_it_lacks(report, wide)
     cells = []
     for row in rows:
         total = row.low + row.high + row.unknown

@@ -235,16 +235,17 @@ def _has_others_than(counts: Mapping[str, int], state: str) -> bool:
 
 
 def _outside_autocast(rank: RankReport) -> str:
-    """Say what layers are whose autocast was off when the window ended, as they were listed.
+    """Say what layers are whose last forward pass before they were listed had no autocast.
 
-    What they ran before shows whether it was off throughout.
+    Where they, or any that may be they, ran in FP8 in the window, nothing is said of that pass.
     """
+    last_run = "are Transformer Engine's (last run outside its FP8 autocast)"
     if not low_precision_count(rank.gemm.kernels):
-        return "are Transformer Engine's, whose FP8 autocast was off"
+        return last_run
     named = rank.named_layers.rows if rank.named_layers is not None else ()
     off = [row for row in named if row.state == _OFF]
     if off and not any(map(_ran_low, off)):
-        return "are Transformer Engine's outside its FP8 autocast"
+        return last_run
     return "are Transformer Engine's (in FP8 only inside its autocast)"
 
 
@@ -723,13 +724,10 @@ def _limit(figures: PayoffReport) -> str:
         whole = figures.step_us / 1000
         form = ".1f" if busy < 10 else ".0f"  # as many decimals as the smaller needs
         if figures.cpu_limits:
-            times = f"GPU busy {busy:{form}} of {whole:{form}} ms per step, without the profiler"
+            times = f"GPU busy {busy:{form}} of {whole:{form}} ms per unprofiled step"
             return f"the CPU limits the step ({times})"
         idle = figures.idle_in_step_us / 1000
-        return (
-            f"the GPU is idle for {idle:{form}} of {whole:{form}} ms per step "
-            "(without the profiler)"
-        )
+        return f"the GPU is idle for {idle:{form}} of {whole:{form}} ms per unprofiled step"
     if figures.waits is None and figures.idle_share >= HALF:  # as the finding says it
         return f"the GPU is idle for {figures.idle_share:.0%} of the window"
     return ""

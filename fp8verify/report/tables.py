@@ -316,8 +316,8 @@ def _by_name(named: NamedLayersReport, notes: list[str], verbose: bool) -> Grid:
     is_eager = named.source == "step"
     counted_in = "GEMMs in FP8 of all"
     if is_eager:
-        step = f"step {named.step}, after the window"
-        counted_in = f"{counted_in}, counted in {step}, without torch.compile"
+        step = f"step {named.step}, run without torch.compile"
+        counted_in = f"{counted_in} in one step ({step})"
     said = [counted_in, *notes]
     if named.unjoined:
         unjoined = f"{named.unjoined} of {named.gemms} GEMMs"

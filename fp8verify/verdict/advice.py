@@ -15,7 +15,16 @@ from fp8verify.analysis.payoff import added_us
 from fp8verify.analysis.rank import RankEvidence
 from fp8verify.patterns import lazy_pattern
 from fp8verify.terms import LEGS, VAGUE_LEGS, Leg, Precision
-from fp8verify.thresholds import FP8_SIDE, FUSED_CASTS, HALF, LOST, NO_GAIN
+from fp8verify.thresholds import (
+    COSTLY,
+    FP8_SIDE,
+    FUSED_CASTS,
+    HALF,
+    LOST,
+    NEARLY_ALL,
+    NO_GAIN,
+)
+from fp8verify.verdict.selection import amount_of
 
 # What TorchInductor calls the kernels that it generates.
 _GENERATED: Final = lazy_pattern(
@@ -44,9 +53,11 @@ class Fact(str, Enum):
     SHORT_SIDE = "short-side"  # the slowest of them have a short side
     TRITON = "triton"  # the kernel of unknown precision is Triton's by its name
     BLOCKS = "blocks"  # the slowest of them have scales by block
-    ESTIMATED = (
-        "estimated"  # what FP8 gains once the advice is followed can be estimated
-    )
+    CAPTURABLE = "capturable"  # CUDA graphs do not launch its kernels yet, and may
+    # What FP8 brings over BF16, by an estimate, once the advice is followed:
+    GAINS = "gains"  # a gain
+    NO_GAIN = "no-gain"  # next to nothing
+    LOSES = "loses"  # a loss
     # Of what ran in high precision though FP8 was expected:
     WHOLE = "whole-layers"  # all legs of it did
     FORWARD = "forward-alone"  # fprop alone did
@@ -96,6 +107,17 @@ def facts_of(rank: RankEvidence) -> frozenset[str]:
 def those_that_hold(found: Mapping[Fact, bool]) -> frozenset[str]:
     """Return the names of the facts that hold."""
     return frozenset(fact.value for fact, holds in found.items() if holds)
+
+
+def may_be_captured(holds: frozenset[str]) -> bool:
+    """Whether CUDA graphs may launch the kernels of a run, and do not yet.
+
+    Transformer Engine's own graphs do not record passes that are computed again.
+    """
+    if Fact.GRAPHS.value in holds:
+        return False
+    is_of_engine_alone = Fact.ENGINE.value in holds and Fact.MEGATRON.value not in holds
+    return not (is_of_engine_alone and Fact.RECOMPUTES.value in holds)
 
 
 def recomputes(rank: RankEvidence) -> bool:
@@ -194,13 +216,20 @@ def _legs_without_low(rank: RankEvidence) -> set[Leg]:
 
 
 def gain_of_fusing(rank: RankEvidence) -> str:
-    """Say how much faster a step is with fused casts, as compiled ones are; nothing if unknown."""
+    """Say how much faster a step is with fused casts, as compiled ones are; nothing if unknown.
+
+    With unfused attention it is said of both, too: each alone says little of what can be reached.
+    """
     figures = rank.gain.payoff
     if rank.gain.tax is None or figures is None:
         return ""
     fused_us = figures.gpu_busy_us - _saved_by_fusing(rank)
+    both_us = fused_us - _costly_attention_us(rank)
     faster = times(figures.gpu_busy_us / fused_us)
-    return f", for GPU work up to about {faster} as fast as now"
+    gain = f", for GPU work up to about {faster} as fast as now"
+    if both_us in (0, fused_us):
+        return gain
+    return f"{gain} ({times(figures.gpu_busy_us / both_us)} with fused attention)"
 
 
 def gain_of_graphs(rank: RankEvidence) -> str:
@@ -212,50 +241,45 @@ def gain_of_graphs(rank: RankEvidence) -> str:
     if figures is None or not figures.step_us or not figures.gpu_busy_in_step_us:
         return ""
     faster = times(figures.step_us / figures.gpu_busy_in_step_us)
-    return f", for steps up to about {faster} as fast as now"
+    return f", for steps up to about {faster} as fast as now, in BF16 too"
 
 
-def gain_of_graphs_in_bf16(rank: RankEvidence, *, fuses: bool) -> str:
-    """Say that BF16 would gain from graphs too, and what FP8 gains over it then.
+def after_graphs(rank: RankEvidence, *, fuses: bool) -> float | None:
+    """Return how fast FP8 is over BF16 if the GPU never waits; None where that is unknown.
 
     Args:
         rank: whose kernels they are.
         fuses: whether the advice fuses its casts, too.
-
-    Returns:
-        Sentences; nothing where the gain cannot be estimated.
     """
-    ratio = _ratio_afterwards(rank, fuses=fuses)
+    return _ratio_afterwards(rank, fuses=fuses)
+
+
+def after_fusing(rank: RankEvidence) -> float | None:
+    """Return how fast it is once its casts are fused, and its attention where that costs much."""
+    return _ratio_afterwards(rank, fuses=True, less_us=_costly_attention_us(rank))
+
+
+def facts_after(ratio: float | None) -> frozenset[str]:
+    """Return what holds of FP8 that is so fast over BF16; nothing where that is unknown."""
     if ratio is None:
-        return ""
-    return f"BF16 would gain from that, too; then {_over_bf16(ratio, ' at this batch size')}"
+        return frozenset()
+    found = {
+        Fact.GAINS: ratio > 1 + NO_GAIN,
+        Fact.NO_GAIN: abs(ratio - 1) <= NO_GAIN,
+        Fact.LOSES: ratio < 1 - NO_GAIN,
+    }
+    return those_that_hold(found)
 
 
-def gain_of_compiling(rank: RankEvidence) -> str:
-    """Say what FP8 gains over BF16 once its casts are fused; nothing where it is not known."""
-    ratio = _ratio_afterwards(rank, fuses=True)
-    if ratio is None:
-        return ""
-    return f"With this fix alone {_over_bf16(ratio)}"
-
-
-def _over_bf16(ratio: float, where: str = "") -> str:
-    """Say how fast FP8 is after a fix, and what to do where that is no gain."""
-    figure = f"FP8 is about {ratio:.2f}x BF16 (estimate)"
-    if ratio > 1 + NO_GAIN:
-        return f"{figure}."
-    if ratio >= 1 - NO_GAIN:
-        return f"{figure}, no gain{where}."
-    remedy = "use a larger batch, larger matrices, or BF16"
-    return f"{figure}, still slower{where}: {remedy}."
-
-
-def _ratio_afterwards(rank: RankEvidence, *, fuses: bool) -> float | None:
+def _ratio_afterwards(
+    rank: RankEvidence, *, fuses: bool, less_us: float = 0.0
+) -> float | None:
     """Return how fast the kernels are over BF16's; None where it cannot be estimated.
 
     Args:
         rank: whose kernels they are.
         fuses: whether its casts are fused.
+        less_us: µs that it spends no longer, in whatever format it multiplies.
     """
     figures = rank.gain.payoff
     saved_ns = rank.gain.saving.saved_ns
@@ -263,11 +287,30 @@ def _ratio_afterwards(rank: RankEvidence, *, fuses: bool) -> float | None:
     if figures is None or saved_ns is None or figures.no_estimate:
         return None
     cost_us = 0.0 if tax is None else added_us(tax.rows)
-    bf16_us = figures.gpu_busy_us - cost_us + saved_ns / 1000
-    fp8_us = figures.gpu_busy_us
+    fp8_us = figures.gpu_busy_us - less_us
+    bf16_us = fp8_us - cost_us + saved_ns / 1000
     if fuses:
         fp8_us -= _saved_by_fusing(rank)
     return bf16_us / fp8_us
+
+
+def costs_attention(rank: RankEvidence) -> bool:
+    """Whether its attention costs much because it is not fused."""
+    return _costly_attention_us(rank) > 0
+
+
+def attention_share(rank: RankEvidence) -> float:
+    """Return the share of GPU time that GEMMs of attention's own take."""
+    return amount_of(rank.trace.attention) / (sum(rank.gpu_time.values()) or 1)
+
+
+def _costly_attention_us(rank: RankEvidence) -> float:
+    """Return the µs of the window that attention costs because it is not fused, 0 for little."""
+    figures = rank.gain.payoff
+    share = attention_share(rank)
+    if figures is None or not COSTLY <= share < NEARLY_ALL:
+        return 0.0
+    return share * figures.gpu_busy_us
 
 
 def times(ratio: float) -> str:

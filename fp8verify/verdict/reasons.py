@@ -263,7 +263,7 @@ def _causes(rank: RankEvidence, requested: Requested) -> Iterator[tuple[object, 
         off,
         (
             "outside-autocast",
-            f"{off} of {total} are Transformer Engine's and ran outside its FP8 autocast",
+            f"{off} of {total} are Transformer Engine's, last run outside its FP8 autocast",
         ),
     )
     if states.keys() == {"high_precision"}:

@@ -130,7 +130,21 @@ def test_the_states_of_layers_add_up_and_say_what_ran() -> None:
     assert re.match(
         r"8 of 17 linear layers converted, 8 .*, 1 not converted", model.text
     )
-    assert "Transformer Engine's outside its FP8 autocast" in model.text
+    assert "Transformer Engine's (last run outside its FP8 autocast)" in model.text
+
+
+@pytest.mark.parametrize(
+    "capture", ["fp8_one_micro_batch_bf16", "fp8_te_recompute_bf16"]
+)
+def test_an_autocast_that_was_off_at_the_end_is_not_said_of_layers_that_ran_fp8(
+    capture: str,
+) -> None:
+    report = report_of(capture)
+    assert report.ranks[0].modules is not None
+    assert report.ranks[0].modules.counts["fp8_module_off"] == 4
+    assert "outside its FP8 autocast" not in report.to_text(verbose=True)
+    _, model, _ = page_of(report).sources
+    assert "(in FP8 only inside its autocast)" in model.text
 
 
 def test_a_notice_of_a_library_is_no_evidence(tmp_path: Path) -> None:
@@ -233,6 +247,32 @@ def test_the_speed_has_all_ranks_and_its_remedy_the_one_that_gains_least() -> No
     bf16_us = figures.gpu_busy_us - tax.time_us + tax.saved_at_most_us
     after = f"FP8 is about {bf16_us / fused_us:.2f}x BF16"
     assert after in page.speed.finding.hint
+
+
+def test_two_fixes_of_one_time_say_what_both_bring() -> None:
+    report = report_of("fp8_unfused_attention")
+    figures = present(report.ranks[0].payoff)
+    tax = present(report.ranks[0].tax)
+    of_gpu = report.attention_gemm.total_ns / 1000 / sum(report.gpu_time_us.values())
+    attention_us = of_gpu * figures.gpu_busy_us
+    saved_us = (1 - FUSED_CASTS) * tax.unfused_us
+    fused_us = figures.gpu_busy_us - saved_us - attention_us
+    bf16_us = fused_us + saved_us - tax.time_us + tax.saved_at_most_us
+    (found,) = (one for one in report.findings if one.code == "fp8-not-paying")
+    both = f"({figures.gpu_busy_us / fused_us:.1f}x with fused attention)"
+    assert both in found.hint
+    after = f"With both fixes FP8 is about {bf16_us / fused_us:.2f}x BF16"
+    assert after in found.hint
+
+
+def test_what_cannot_be_changed_is_last_and_no_fix(tmp_path: Path) -> None:
+    build = TraceBuilder(tmp_path)
+    for leg in ("fprop", "dgrad"):
+        build.gemm(leg, 4096, 4096, 4096, fp8=leg == "fprop")
+    build.gemm("wgrad", 4096, 16, 4096, fp8=False)
+    *_, last = page_of(build.report()).told()
+    present(last.finding)
+    assert last.text.startswith("Nothing to change here")
 
 
 @pytest.mark.parametrize(

@@ -198,7 +198,7 @@ def test_transformer_engine_outside_its_autocast_is_information(
     assert seen.verdict == "INACTIVE"
     (severity, message), = layer_findings(seen)  # fmt: skip
     assert severity == "info"
-    assert "outside its FP8 autocast" in message
+    assert "last run outside its FP8 autocast" in message
 
 
 def test_names_alike_but_for_numbers_are_shortened() -> None:

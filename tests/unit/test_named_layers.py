@@ -198,7 +198,7 @@ def test_layers_of_compiled_code_come_from_the_step_after_the_window(
     assert found.gemm.kernels["fp8"] == 3  # those of the step are not added
     assert found.verdict == "ACTIVE"
     text = render(found, "text", verbose=True)
-    assert "counted in step 4, after the window, without torch.compile" in text
+    assert "in one step (step 4, run without torch.compile)" in text
 
 
 def damage(kind: str, folder: Path) -> None:

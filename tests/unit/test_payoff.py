@@ -295,8 +295,11 @@ def layer_of(source: str) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("step_us", "said"),
     [
-        (500, "no gain: the CPU limits the step (GPU busy 0.2 of 0.5 ms per step, "),
-        (380, "no gain: the GPU is idle for 0.2 of 0.4 ms per step "),
+        (
+            500,
+            "no gain: the CPU limits the step (GPU busy 0.2 of 0.5 ms per unprofiled step)",
+        ),
+        (380, "no gain: the GPU is idle for 0.2 of 0.4 ms per unprofiled step"),
     ],
 )
 def test_the_cpu_limits_a_step_if_the_gpu_waits_for_longer_than_it_works(

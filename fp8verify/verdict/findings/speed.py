@@ -17,11 +17,15 @@ from fp8verify.terms import Precision, Role, Scaling
 from fp8verify.text import shown_size
 from fp8verify.verdict.advice import (
     Fact,
+    after_fusing,
+    after_graphs,
+    attention_share,
+    costs_attention,
+    facts_after,
     facts_of,
-    gain_of_compiling,
     gain_of_fusing,
     gain_of_graphs,
-    gain_of_graphs_in_bf16,
+    may_be_captured,
     those_that_hold,
     times,
 )
@@ -40,8 +44,13 @@ def payoff_remedy(case: str, holds: frozenset[str] = frozenset()) -> str:
         case: the cause.
         holds: facts of the run.
     """
-    advice = findings_table()["fp8-not-paying"][case].hint_for(holds)
+    advice = findings_table()["fp8-not-paying"][case].hint_for(_with_capturing(holds))
     return advice.replace("{gain}", "")
+
+
+def _with_capturing(holds: frozenset[str]) -> frozenset[str]:
+    """Return facts, and whether CUDA graphs may be captured where they hold."""
+    return holds | those_that_hold({Fact.CAPTURABLE: may_be_captured(holds)})
 
 
 def fp8_not_paying(rank: RankEvidence, requested: Requested) -> Iterator[Finding]:
@@ -95,19 +104,16 @@ def _waiting(rank: RankEvidence, waits: str, holds: frozenset[str]) -> Finding:
     """A GPU that waits for longer than FP8 can save."""
     is_of_library = not holds.isdisjoint((Fact.ENGINE.value, Fact.MEGATRON.value))
     fuses = Fact.UNFUSED.value in holds and not is_of_library
-    after = gain_of_graphs_in_bf16(rank, fuses=fuses)
+    then = after_graphs(rank, fuses=fuses)
     return finding(
         "fp8-not-paying",
         "launch-bound",
         waits=waits,
         gain=gain_of_graphs(rank),
-        after=after,
-        holds=holds | _estimated(after),
+        then=then,
+        means="CUDA graphs and fused casts" if fuses else "CUDA graphs",
+        holds=_with_capturing(holds) | facts_after(then),
     )
-
-
-def _estimated(after: str) -> frozenset[str]:
-    return those_that_hold({Fact.ESTIMATED: bool(after)})
 
 
 def _costly(rank: RankEvidence, overhead: TaxReport, saved_ns: float) -> Finding:
@@ -119,7 +125,7 @@ def _costly(rank: RankEvidence, overhead: TaxReport, saved_ns: float) -> Finding
         cause = "slow GEMMs"
         case = "slow-gemms"
     up_to = "up to " if overhead.unfused_us < overhead.time_us else ""
-    after = gain_of_compiling(rank)
+    then = after_fusing(rank)
     saved = f"save at most {ms_of(rank, saved_ns)}"
     if saved_ns < 0:
         saved = f"take {ms_of(rank, -saved_ns)} more than BF16 ones"
@@ -131,8 +137,9 @@ def _costly(rank: RankEvidence, overhead: TaxReport, saved_ns: float) -> Finding
         took=ms_of(rank, 1000 * overhead.time_us),
         saved=saved,
         gain=gain_of_fusing(rank),
-        after=after,
-        holds=facts_of(rank) | _estimated(after),
+        then=then,
+        fixes="both fixes" if costs_attention(rank) else "this fix alone",
+        holds=facts_of(rank) | facts_after(then),
     )
 
 
@@ -209,7 +216,7 @@ def attention_unfused(rank: RankEvidence, _: Requested) -> Iterator[Finding]:
     if not rows:
         return
     totals = gemm_totals(rows)
-    of_gpu = totals.total_ns / (sum(rank.gpu_time.values()) or 1)
+    of_gpu = attention_share(rank)
     operators: set[str] = set()
     for row in rows:
         operators.update(row.kind.op.parents)
