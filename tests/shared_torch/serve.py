@@ -17,6 +17,7 @@ import sys
 import threading
 import types
 import warnings
+import weakref
 from pathlib import Path
 from typing import NamedTuple, NoReturn
 
@@ -137,6 +138,12 @@ def use_large_pages() -> None:
             advise(ctypes.c_void_p(page), ctypes.c_size_t(LARGE_PAGE), MADV_COLLAPSE)
 
 
+def finalize_at_exit(wanted: bool) -> None:
+    """Say whether an exit takes back all that imports gave to C++, such as torch's operators."""
+    for finalizer in list(weakref.finalize._registry):  # type: ignore[attr-defined]
+        finalizer.atexit = wanted
+
+
 def prepare(call: Call) -> None:
     """Take over what a new interpreter would begin with."""
     os.chdir(call.folder)
@@ -178,6 +185,8 @@ def run_to_its_end(words: list[str]) -> NoReturn:
 
     It takes that second too where `WHOLE_EXIT` is in the environment.
     """
+    if WHOLE_EXIT in os.environ:
+        finalize_at_exit(True)
     code = 0
     try:
         run(words)
@@ -200,6 +209,7 @@ def run_to_its_end(words: list[str]) -> NoReturn:
 if __name__ == "__main__":
     imports = importlib.import_module(sys.argv[3])
     imports.before_the_forks()
+    finalize_at_exit(False)  # else each fork copies ten thousand pages to do so
     gc.collect()
     gc.freeze()  # else the first collection in each fork copies all of this memory
     use_large_pages()
