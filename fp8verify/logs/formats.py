@@ -5,25 +5,31 @@ from __future__ import annotations
 import re
 
 from fp8verify.logs.statements import HIGH_PRECISION
-from fp8verify.patterns import lazy_pattern
 
 # The narrowest first: a text may name several.
-_FORMATS = (
-    ("nvfp4", lazy_pattern(r"nv[- ]?fp4|nvfloat4", re.IGNORECASE)),
-    ("mxfp4", lazy_pattern(r"mx[- ]?fp4", re.IGNORECASE)),
-    ("mxfp8", lazy_pattern(r"mx[- ]?fp8|\bMX", re.IGNORECASE)),
-    ("fp4", lazy_pattern(r"(?:fp|float)[- ]?4", re.IGNORECASE)),
-    ("fp8", lazy_pattern(r"(?:fp|float)[- ]?8", re.IGNORECASE)),
-)
-_HIGH = lazy_pattern(r"(?:bf16|bfloat16|fp16|fp32|high|none$)", re.IGNORECASE)
+_FORMATS = {
+    "nvfp4": re.compile(r"(?i)nv[- ]?fp4|nvfloat4"),
+    "mxfp4": re.compile(r"(?i)mx[- ]?fp4"),
+    "mxfp8": re.compile(r"(?i)mx[- ]?fp8|\bMX"),
+    "fp4": re.compile(r"(?i)(?:fp|float)[- ]?4"),
+    "fp8": re.compile(r"(?i)(?:fp|float)[- ]?8"),
+}
+_HIGH = re.compile(r"(?i)bf16|bfloat16|fp16|fp32|high|none$")
 
 
 def format_of(text: str, recipe: str | None = None) -> str | None:
     """Return the narrowest format that a recipe or, failing that, a text names."""
-    for said in (recipe or "", text):
-        for name, pattern in _FORMATS:
-            if pattern.search(said):
-                return name
+    if recipe is not None:
+        of_recipe = _narrowest_in(recipe)
+        if of_recipe is not None:
+            return of_recipe
+    return _narrowest_in(text)
+
+
+def _narrowest_in(text: str) -> str | None:
+    for name, pattern in _FORMATS.items():
+        if pattern.search(text):
+            return name
     return None
 
 

@@ -10,7 +10,7 @@ import io
 import json
 import re
 import tokenize
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from itertools import chain
 from pathlib import Path
@@ -84,8 +84,9 @@ def read_document(path: str) -> Document:
     try:
         if _HUGE.search(text):
             raise ValueError("a number has more than 300 digits")
-        text = _in_bash(path, text)
-        values, lines, *more = _READERS[kind](text)
+        if kind == "shell":
+            return _launch_script(path, text)
+        values, lines = _READERS[kind](text)
     except ImportError as error:
         raise UsageError(
             f"{path} is a launch script, and {error.name} is not installed, which reads it.",
@@ -100,12 +101,38 @@ def read_document(path: str) -> Document:
             f"{path} cannot be read as {kind.upper()}: {reason}.",
             "Pass the file that the run reads; the ending of its name gives the format.",
         ) from None
-    for key in values:  # what has no line of its own is in that of its table
-        if line := lines.get(key.rpartition(".")[0]):
-            lines.setdefault(key, line)
-    if not more:
-        more = [_extended(values)]
-    return Document(path, kind, values, lines, text, *more)
+    _add_lines_of_tables(lines, values)
+    return Document(
+        path=path,
+        kind=kind,
+        values=values,
+        lines=lines,
+        text=text,
+        elsewhere=_extended(values),
+    )
+
+
+def _launch_script(path: str, text: str) -> Document:
+    bash = _in_bash(path, text)
+    script = read_launch_script(bash)
+    _add_lines_of_tables(script.lines, script.values)
+    return Document(
+        path=path,
+        kind="shell",
+        values=script.values,
+        lines=script.lines,
+        text=bash,
+        elsewhere=script.set_elsewhere,
+        branches=script.branches,
+    )
+
+
+def _add_lines_of_tables(lines: dict[str, int], keys: Iterable[str]) -> None:
+    """Put what has no line of its own in that of its table."""
+    for key in keys:
+        table = key.rpartition(".")[0]
+        if table in lines:
+            lines.setdefault(key, lines[table])
 
 
 # Where a line goes on in the next one, and a remark: of cmd.exe and of PowerShell.
@@ -310,11 +337,10 @@ def _bare(key: str) -> str:
     return "".join(char for char in key if char not in "\"' ")
 
 
-_READERS: Mapping[str, Callable[[str], tuple[Any, ...]]] = {
+_READERS: Mapping[str, Callable[[str], tuple[dict[str, Any], dict[str, int]]]] = {
     "yaml": _yaml,
     "toml": _toml,
     "json": _json,
-    "shell": read_launch_script,
 }
 
 
@@ -324,12 +350,14 @@ def _without_remarks(text: str) -> str:
     before = tokenize.NEWLINE
     with suppress(tokenize.TokenError, SyntaxError, ValueError, IndexError):
         for token in tokenize.generate_tokens(io.StringIO(text).readline):
+            is_comment = token.type == tokenize.COMMENT
             is_docstring = token.type == tokenize.STRING and before in _STARTS
-            if token.type == tokenize.COMMENT or is_docstring:
+            if is_comment or is_docstring:
                 _blank_out(lines, token)
-            if token.type not in (tokenize.COMMENT, tokenize.NL):
+            if not is_comment and token.type != tokenize.NL:
                 before = token.type
-    return "\n".join(line.rstrip() for line in lines)
+    stripped = [line.rstrip() for line in lines]
+    return "\n".join(stripped)
 
 
 def _blank_out(lines: list[str], token: tokenize.TokenInfo) -> None:

@@ -5,8 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from importlib import import_module
-from itertools import zip_longest
-from typing import Any
+from typing import Any, NamedTuple
 
 MAX_TEXT = 1 << 14
 MAX_VALUE = 1 << 12
@@ -31,15 +30,28 @@ _SHELLS = re.compile(
 )
 
 
-def read_launch_script(
-    text: str,
-) -> tuple[dict[str, Any], dict[str, int], str, dict[str, int]]:
-    """Return arguments by name and their lines; variables are those that it assigns plainly.
+class LaunchScript(NamedTuple):
+    """What a launch script says.
+
+    Attributes:
+        values: of its arguments by name, and of the variables that it assigns plainly; a value in
+            which branches of the script differ is "$".
+        lines: of its arguments by name.
+        set_elsewhere: the words that hold arguments and are not set in it; "" if there are none.
+        branches: the arguments that only a branch of it has, with where the branch begins.
+    """
+
+    values: dict[str, Any]
+    lines: dict[str, int]
+    set_elsewhere: str
+    branches: dict[str, int]
+
+
+def read_launch_script(text: str) -> LaunchScript:
+    """Read a script of bash.
 
     The words of arrays are read where the array is assigned. A here-document is data, unless a
-    shell reads it. Third come the words that hold arguments and are set elsewhere, then the
-    arguments that only a branch of the script has, with where it begins. A value in which branches
-    differ is "$".
+    shell reads it.
 
     Raises:
         ImportError: tree-sitter or its grammar of bash is not installed.
@@ -49,20 +61,25 @@ def read_launch_script(
     values = dict(script.values)
     for name, value in script.variables.items():
         values[f"ENV_VARS.{name}"] = value
-    set_here = {*script.variables, *script.arrays}
-    unset = []
-    for word, name in script.expanded.items():
-        if name not in set_here:
-            unset.append(word)
-    branches = {key: branch for key, branch in script.branches.items() if branch}
-    return values, script.lines, ", ".join(unset[:3]), branches
+    branches = {}
+    for name, branch in script.branches.items():
+        if branch:
+            branches[name] = branch
+    return LaunchScript(
+        values=values,
+        lines=script.lines,
+        set_elsewhere=", ".join(script.unset()[:3]),
+        branches=branches,
+    )
 
 
 def _tree(text: str) -> Any:
     library = import_module("tree_sitter")
-    language = import_module("tree_sitter_bash")
-    parser = library.Parser(library.Language(language.language()))
-    return parser.parse(text.encode()).root_node
+    grammar = import_module("tree_sitter_bash")
+    language = library.Language(grammar.language())
+    parser = library.Parser(language)
+    tree = parser.parse(text.encode())
+    return tree.root_node
 
 
 class _Script:
@@ -109,6 +126,14 @@ class _Script:
             for child in reversed(node.children):
                 stack.append((child, depth + 1, branch))
 
+    def unset(self) -> list[str]:
+        """Return the words that are variables which the script does not set."""
+        words = []
+        for word, name in self.expanded.items():
+            if name not in self.variables and name not in self.arrays:
+                words.append(word)
+        return words
+
     def _assign(self, node: Any) -> None:
         name = node.child_by_field_name("name")
         value = node.child_by_field_name("value")
@@ -120,7 +145,8 @@ class _Script:
             text = ""
             if value is not None:
                 text = self._resolved(_unquoted(value))
-            self.variables[_text(name)] = text.strip("\"'")[:MAX_VALUE]
+            plain = text.strip("\"'")
+            self.variables[_text(name)] = plain[:MAX_VALUE]
 
     def _words(
         self,
@@ -136,10 +162,8 @@ class _Script:
             first_row = first_line + child.start_point[0] + 1
             lines = _unquoted(child).splitlines()
             for row, line in enumerate(lines, first_row):
-                resolved = self._resolved(line.replace("\\", " "))
-                unquoted = resolved.replace('="', "=").replace('"', " ")
-                parts = unquoted.split()
-                words += [(part.strip("'"), row) for part in parts]
+                for word in self._words_of(line):
+                    words.append((word, row))
         plain = self._without_variables(words)
         plain_words = [word for word, _ in plain]
         for key, value, index in _arguments(plain_words):
@@ -149,6 +173,14 @@ class _Script:
             self.values[key] = value
             self.lines.setdefault(key, plain[index][1])
             self.branches[key] = branch and self.branches.get(key, branch)
+
+    def _words_of(self, line: str) -> Iterator[str]:
+        """Yield the words of a line with the values of its variables and without quotes."""
+        resolved = self._resolved(line.replace("\\", " "))
+        values_unquoted = resolved.replace('="', "=")
+        unquoted = values_unquoted.replace('"', " ")
+        for word in unquoted.split():
+            yield word.strip("'")
 
     def _without_variables(self, words: list[tuple[str, int]]) -> list[tuple[str, int]]:
         """Return words without variables that hold arguments, which are kept in `expanded`."""
@@ -250,19 +282,23 @@ def arguments(words: Sequence[str]) -> dict[str, Any]:
 
 def _arguments(words: Sequence[str]) -> Iterator[tuple[str, Any, int]]:
     """Yield each argument with its value and the index of its name."""
-    pairs = zip_longest(words, words[1:], fillvalue="--end")
-    for index, (word, following) in enumerate(pairs):
+    followings = [*words[1:], "--end"]
+    for index, word in enumerate(words):
         override = _OVERRIDE.fullmatch(word)
         if override:
-            yield override[1], override[2].strip("\"'"), index
-        elif _is_name(word):
-            name, equals, value = word[2:].partition("=")
-            if equals:
-                yield name, value.strip("\"'"), index
-            elif _is_name(following) or _OVERRIDE.fullmatch(following):
-                yield name, True, index
-            else:
-                yield name, following, index
+            name, value = override.groups()
+            yield name, value.strip("\"'"), index
+            continue
+        if not _is_name(word):
+            continue
+        name, equals, value = word[2:].partition("=")
+        following = followings[index]
+        if equals:
+            yield name, value.strip("\"'"), index
+        elif _is_name(following) or _OVERRIDE.fullmatch(following):
+            yield name, True, index
+        else:
+            yield name, following, index
 
 
 def _is_name(word: str) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from functools import cache
 from typing import NamedTuple
 
@@ -40,36 +40,54 @@ def recipes_in(code: str) -> list[CodeRequest]:
     return _found("recipes_in_code", code)
 
 
-_OF_TRANSFORMER_ENGINE = re.compile(r"\b(?:import|from)\s+transformer_engine\b")
+_TE_IMPORT = re.compile(r"\b(?:import|from)\s+transformer_engine\b")
 
 
 def uses_transformer_engine(code: str) -> bool:
     """Whether code imports Transformer Engine, whose layers multiply in FP8 in its autocast alone."""
-    return _OF_TRANSFORMER_ENGINE.search(code) is not None
+    return _TE_IMPORT.search(code) is not None
 
 
 def _found(name: str, code: str) -> list[CodeRequest]:
-    first: dict[str, int] = {}
-    for pattern, wanted in _patterns(name):
-        for match in _in_code(pattern, code):
-            told = wanted or match[1]
-            line = 1 + code.count("\n", 0, match.start())
-            first[told] = min(line, first.get(told, line))
-            break
-    requests = [CodeRequest(line, told) for told, line in first.items()]
-    return sorted(requests)
+    first_lines: dict[str, int] = {}
+    for pattern, named in _patterns(name):
+        match = _first_in_code(pattern, code)
+        if match is None:
+            continue
+        wanted = named or match[1]
+        lines_before = code.count("\n", 0, match.start())
+        line = lines_before + 1
+        known = first_lines.get(wanted, line)
+        first_lines[wanted] = min(line, known)
+    requests = []
+    for wanted, line in first_lines.items():
+        requests.append(CodeRequest(line, wanted))
+    requests.sort()
+    return requests
 
 
 @cache
 def _patterns(name: str) -> Sequence[tuple[re.Pattern[str], str]]:
-    return [(re.compile(pattern), wanted) for pattern, wanted in table("rules")[name]]
+    """Return the patterns of a table of rules, each with what it is a request of, if it says so."""
+    patterns = []
+    for pattern, named in table("rules")[name]:
+        compiled = re.compile(pattern)
+        patterns.append((compiled, named))
+    return patterns
 
 
-def _in_code(pattern: re.Pattern[str], code: str) -> Iterator[re.Match[str]]:
-    """Yield where a pattern is outside of strings, as far as its own line tells."""
+def _first_in_code(pattern: re.Pattern[str], code: str) -> re.Match[str] | None:
+    """Return where a pattern first is outside of strings, as far as its own line tells."""
     for match in pattern.finditer(code):
-        start_of_line = code.rfind("\n", 0, match.start()) + 1
-        before = code[start_of_line : match.start()]
-        is_in_string = before.count('"') % 2 or before.count("'") % 2
+        start = match.start()
+        start_of_line = code.rfind("\n", 0, start) + 1
+        before = code[start_of_line:start]
+        is_in_string = _is_odd(before, '"') or _is_odd(before, "'")
         if not is_in_string:
-            yield match
+            return match
+    return None
+
+
+def _is_odd(text: str, quote: str) -> bool:
+    """Whether a quote is left open."""
+    return text.count(quote) % 2 == 1
