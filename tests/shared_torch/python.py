@@ -1,48 +1,48 @@
 # Written into a program of its own by `shared_torch`, below lines that define SOCKET and OF_OURS.
-import array
-import json
-import os
-import signal
-import socket
-import stat
+# Of the library only modules in C: `os`, `json` and `socket` would take longer than all of this.
+import _signal
+import _socket
+import _stat
+import marshal
+import posix
 import sys
 
 
 def needs_a_new_interpreter():
     if not OF_OURS:  # noqa: F821
         return sys.argv[1] in ("-c", "-I")  # a question about it, not a script
-    settings = {"PYTHONIOENCODING", "PYTHONUTF8", "PYTHONWARNINGS", "PYTHONDEVMODE"}
-    if settings & os.environ.keys():
+    settings = {b"PYTHONIOENCODING", b"PYTHONUTF8", b"PYTHONWARNINGS", b"PYTHONDEVMODE"}
+    if settings & posix.environ.keys():
         return True
-    if sys.argv[3:4] == ["run"] and "FP8VERIFY_TESTS_FORK_RUN" not in os.environ:
+    is_run = sys.argv[3:4] == ["run"]
+    if is_run and b"FP8VERIFY_TESTS_FORK_RUN" not in posix.environ:
         return True
     return any(map(is_a_device, range(3)))
 
 
 def is_a_device(number):
     try:
-        found = os.fstat(number)
+        found = posix.fstat(number)
     except OSError:
         return True
-    is_null = found.st_rdev == os.makedev(1, 3)
-    return stat.S_ISCHR(found.st_mode) and not is_null
+    is_null = found.st_rdev == posix.makedev(1, 3)
+    return _stat.S_ISCHR(found.st_mode) and not is_null
 
 
 if needs_a_new_interpreter():
-    os.execv(sys.executable, [sys.executable, *sys.argv[1:]])
-with socket.socket(socket.AF_UNIX) as connection:
-    connection.connect(SOCKET)  # noqa: F821
-    streams = array.array("i", [0, 1, 2])
-    rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, streams)]
-    connection.sendmsg([b"\n"], rights)
-    folder = os.getcwd()  # noqa: PTH109  (pathlib takes longer to import than all of this to run)
-    call = {"words": sys.argv[1:], "folder": folder, "environment": dict(os.environ)}
-    connection.sendall(json.dumps(call).encode())
-    connection.shutdown(socket.SHUT_WR)
-    status = int(connection.makefile().read())
-if os.WIFSIGNALED(status):
-    number = os.WTERMSIG(status)
-    if number != signal.SIGKILL:
-        signal.signal(number, signal.SIG_DFL)
-    os.kill(os.getpid(), number)
-os._exit(os.WEXITSTATUS(status))
+    posix.execv(sys.executable, [sys.executable, *sys.argv[1:]])
+connection = _socket.socket(_socket.AF_UNIX, _socket.SOCK_STREAM)
+connection.connect(SOCKET)  # noqa: F821
+streams = b"".join(number.to_bytes(4, sys.byteorder) for number in range(3))
+rights = [(_socket.SOL_SOCKET, _socket.SCM_RIGHTS, streams)]
+connection.sendmsg([b"\n"], rights)
+call = {"words": sys.argv[1:], "folder": posix.getcwd(), "environment": posix.environ}
+connection.sendall(marshal.dumps(call))
+connection.shutdown(_socket.SHUT_WR)
+status = int(connection.recv(16))
+if posix.WIFSIGNALED(status):
+    number = posix.WTERMSIG(status)
+    if number != _signal.SIGKILL:
+        _signal.signal(number, _signal.SIG_DFL)
+    posix.kill(posix.getpid(), number)
+posix._exit(posix.WEXITSTATUS(status))

@@ -7,7 +7,7 @@ import contextlib
 import ctypes
 import gc
 import importlib
-import json
+import marshal
 import os
 import runpy
 import selectors
@@ -80,7 +80,7 @@ def answer(connection: socket.socket, running: dict[int, Running]) -> Call | Non
     """Fork a process that runs the call, and note that it runs; return the call in the fork."""
     try:
         call, streams = receive(connection)
-    except (OSError, ValueError):  # who called was killed
+    except (OSError, ValueError, EOFError):  # who called was killed
         connection.close()
         return None
     child = fork()
@@ -119,7 +119,11 @@ def receive(connection: socket.socket) -> tuple[Call, list[int]]:
     connection.settimeout(SENDING_S)
     _, streams, _, _ = socket.recv_fds(connection, 1, STREAMS)
     with connection.makefile("rb") as file:
-        return Call(**json.load(file)), streams
+        call = marshal.loads(file.read())
+    environment = {}
+    for name, value in call["environment"].items():
+        environment[os.fsdecode(name)] = os.fsdecode(value)
+    return Call(call["words"], call["folder"], environment), streams
 
 
 def use_large_pages() -> None:
