@@ -17,7 +17,9 @@ from enum import IntEnum
 from typing import NamedTuple, TypeAlias
 
 from fp8verify.analysis.gemms import GemmRow
-from fp8verify.analysis.kinds import EXPERTS, Gemm, Node, grouped, is_of_graph
+from fp8verify.analysis.kinds import EXPERTS, grouped, is_of_graph
+from fp8verify.analysis.placing import Placed
+from fp8verify.analysis.placing.launches import size_of
 from fp8verify.terms import BACKWARD_LEGS, Leg, Precision, Role
 from fp8verify.trace import Trace
 
@@ -99,7 +101,7 @@ class _Open:
 
     def __init__(
         self,
-        first: Gemm,
+        first: Placed,
         tie: Tie,
         size: LayerSize,
         layer: str,
@@ -107,12 +109,12 @@ class _Open:
         self.tie = tie
         self.size = size
         self.layer = layer
-        self.step = first.step
+        self.step = first.gemm.step
         self.micro_batch = first.micro_batch
-        self.legs: dict[Leg, list[Gemm]] = defaultdict(list)
+        self.legs: dict[Leg, list[Placed]] = defaultdict(list)
 
-    def add(self, gemm: Gemm, leg: Leg) -> None:
-        self.legs[leg].append(gemm)
+    def add(self, placed: Placed, leg: Leg) -> None:
+        self.legs[leg].append(placed)
 
     def close(self) -> Call:
         self._settle_vague()
@@ -150,127 +152,115 @@ class _Open:
 class _Calls:
     """The calls of a window, found by their launches."""
 
-    def __init__(self, trace: Trace, nodes: Mapping[int, Node]) -> None:
+    def __init__(self, trace: Trace) -> None:
         self.in_order: list[_Open] = []
-        self._nodes = nodes
         self._name = _names_of(trace)
-        self._sites = trace.kernels.site
-        self._nodes_of_sites = [site.node for site in trace.sites]
         self._by_key: dict[object, _Open] = {}
         self._by_forward: dict[int, _Open] = {}  # by the index of the forward launch
 
     def add(
         self,
-        gemm: Gemm,
+        placed: Placed,
         size: LayerSize,
         leg: Leg,
     ) -> None:
         """Add a launch to its call, which may be new.
 
         Args:
-            gemm: the launch.
+            placed: the launch.
             size: of its layer.
             leg: what it counts as.
         """
-        key, tie = _key_of(gemm, size, self._nodes)
-        call = self._of_gradient(gemm, size) or self._by_key.get(key)
+        gemm = placed.gemm
+        key, tie = _key_of(placed, size)
+        call = self._of_gradient(placed, size) or self._by_key.get(key)
         if call is None:
             call = _Open(
-                gemm,
+                placed,
                 tie,
                 size,
-                self._name(gemm),
+                self._name(gemm.index),
             )
             self._by_key[key] = call
             if tie is Tie.NUMBER:
                 of_node = (gemm.makes,)
                 self._by_key.setdefault(of_node, call)
             self.in_order.append(call)
-        site = self._sites[gemm.index]
-        launched_by = self._nodes_of_sites[site]
-        if launched_by != gemm.node and not _fits(gemm, size):
+        if placed.is_delayed and not _fits(placed, size):
             call.tie = Tie.DELAYED
-        call.add(gemm, leg)
+        call.add(placed, leg)
         self._by_forward[gemm.index] = call
 
-    def _of_gradient(self, gemm: Gemm, size: LayerSize) -> _Open | None:
+    def _of_gradient(self, placed: Placed, size: LayerSize) -> _Open | None:
         """Return the call of a gradient: that of its node, else that of its forward launch."""
-        if gemm.leg not in BACKWARD_LEGS:
+        if placed.leg not in BACKWARD_LEGS:
             return None
-        by_size = self._by_key.get((gemm.node, size))
+        by_size = self._by_key.get((placed.node, size))
         if by_size is not None:
             return by_size
-        of_node = self._by_key.get((gemm.node,))
+        of_node = self._by_key.get((placed.node,))
         if of_node is not None:
             return of_node
-        if gemm.forward is not None:
-            return self._by_forward.get(gemm.forward.index)
+        if placed.forward is not None:
+            return self._by_forward.get(placed.forward.index)
         return None
 
 
-def executions_of(
-    trace: Trace,
-    gemms: Iterable[Gemm],
-    nodes: Mapping[int, Node],
-) -> list[Execution]:
+def executions_of(trace: Trace, gemms: Iterable[Placed]) -> list[Execution]:
     """Return the executions of a rank's window, in their order.
 
     Args:
         trace: the window.
-        gemms: launches of layers that train, in the order in which they started, with their legs.
-        nodes: those of autograd, by their numbers.
+        gemms: all its launches, in the order in which they started.
     """
-    products = [gemm for gemm in gemms if gemm.kind.multiplies and gemm.trained]
+    products = [placed for placed in gemms if placed.trains]
     forward_sizes: set[tuple[int, int]] = set()
     any_unknown = False
     has_experts = False
-    for gemm in products:
-        any_unknown |= gemm.leg is Leg.UNKNOWN
-        has_experts |= gemm.kind.role is Role.GROUPED_GEMM
-        if gemm.leg is Leg.FPROP and gemm.shape is not None:
-            sizes = gemm.shape.layer_sizes(gemm.leg)
+    for placed in products:
+        leg = placed.leg
+        any_unknown |= leg is Leg.UNKNOWN
+        has_experts |= placed.gemm.kind.role is Role.GROUPED_GEMM
+        if leg is Leg.FPROP and placed.shape is not None:
+            sizes = placed.shape.layer_sizes(leg)
             forward_sizes.update(sizes)
-    calls = _Calls(trace, nodes)
-    for gemm in products:
-        leg = gemm.leg
+    calls = _Calls(trace)
+    for placed in products:
+        leg = placed.leg
         if any_unknown and leg is Leg.BACKWARD:
             # Where some may be of any leg, those that may be dgrad or wgrad are no leg of their
             # own: only their formats tell them, which others need not have.
             leg = Leg.UNKNOWN
-        size = layer_size(gemm, forward_sizes)
-        is_sized = gemm.shape is not None
-        if has_experts and not is_sized and gemm.kind.classification.hidden:
+        size = layer_size(placed, forward_sizes)
+        is_hidden = placed.gemm.kind.classification.hidden
+        if has_experts and placed.shape is None and is_hidden:
             size = EXPERTS  # what is only a possible product may be of these
-        calls.add(gemm, size, leg)
+        calls.add(placed, size, leg)
     return _in_executions(calls.in_order, trace.kernels.duration_ns)
 
 
 def layer_size(
-    gemm: Gemm,
+    placed: Placed,
     forward: Iterable[tuple[int, int]] = (),
 ) -> LayerSize:
     """Return the size of the layer of a launch; of several possible ones that of the forward pass."""
-    found = gemm.kind.classification
-    if found.role is Role.GROUPED_GEMM:
+    if placed.gemm.kind.role is Role.GROUPED_GEMM:
         return EXPERTS
-    if gemm.shape is None:
+    if placed.shape is None:
         return None
-    sizes = gemm.shape.layer_sizes(gemm.leg)
+    sizes = placed.shape.layer_sizes(placed.leg)
     for size in sizes:
         if size in forward:
             return size
     return sizes[0] if sizes else None
 
 
-def _key_of(
-    gemm: Gemm,
-    size: LayerSize,
-    nodes: Mapping[int, Node],
-) -> tuple[object, Tie]:
+def _key_of(placed: Placed, size: LayerSize) -> tuple[object, Tie]:
     """Return what the launches of one call have in common, and what ties its gradients to it."""
-    if gemm.leg not in (Leg.FPROP, Leg.RECOMPUTE):
+    gemm = placed.gemm
+    if placed.leg not in (Leg.FPROP, Leg.RECOMPUTE):
         tie = Tie.NOTHING
-    elif gemm.makes not in nodes:
+    elif gemm.makes < 0:
         tie = Tie.SIZE
     elif is_of_graph(gemm.kind.op):
         tie = Tie.GRAPH
@@ -279,32 +269,32 @@ def _key_of(
     return (gemm.index, "alone"), tie
 
 
-def _fits(gemm: Gemm, size: LayerSize) -> bool:
+def _fits(placed: Placed, size: LayerSize) -> bool:
     """Whether a delayed gradient has the size of the layer that it was counted to."""
-    forward = gemm.forward
+    forward = placed.forward
     if forward is None or forward.shape is None or size is None:
         return True
-    sides_of_forward = forward.size[1:]
-    return set(size) == set(sides_of_forward)
+    _, n, k = size_of(forward, forward.shape)
+    return set(size) == {n, k}
 
 
-def _names_of(trace: Trace) -> Callable[[Gemm], str]:
-    """Return a function from a launch to the name of its layer."""
+def _names_of(trace: Trace) -> Callable[[int], str]:
+    """Return a function from the index of a launch to the name of its layer."""
     layers = trace.kernels.layer
     names = [*trace.layers, ""]
     if not layers:
         return lambda _: ""
-    return lambda gemm: names[layers[gemm.index]]
+    return lambda index: names[layers[index]]
 
 
-def _sum(gemms: Sequence[Gemm]) -> Ran:
+def _sum(gemms: Iterable[Placed]) -> Ran:
     """Add up launches of one leg of a call."""
     work = 0.0
     counts: dict[Precision, int] = defaultdict(int)
-    for gemm in gemms:
-        counts[gemm.kind.precision] += 1
-        if gemm.shape is not None:
-            work += gemm.shape.flops
+    for placed in gemms:
+        counts[placed.gemm.kind.precision] += 1
+        if placed.shape is not None:
+            work += placed.shape.flops
     return _ran(counts, work)
 
 
@@ -340,15 +330,15 @@ class _Times:
         self,
         layer: Layer,
         leg: Leg,
-        gemms: Iterable[Gemm],
+        gemms: Iterable[Placed],
         durations: Sequence[int],
     ) -> None:
         """Add the launches of a leg of a call."""
         key = (layer, leg)
-        for gemm in gemms:
-            duration = durations[gemm.index]
+        for placed in gemms:
+            duration = durations[placed.gemm.index]
             self._every[key] += duration
-            if not gemm.kind.is_low:
+            if not placed.gemm.kind.is_low:
                 self._high[key] += duration
 
     def rows(self) -> tuple[TimesRow, ...]:

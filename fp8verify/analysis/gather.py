@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from array import array
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from functools import cached_property, reduce
 from itertools import compress
 from operator import add, or_
-from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from msgspec.structs import asdict, replace
 
@@ -16,23 +16,22 @@ from fp8verify.analysis import purpose, timeline
 from fp8verify.analysis.calls import Execution, executions_of
 from fp8verify.analysis.code_report import code_report, joined_reports
 from fp8verify.analysis.code_word import words_on_kernels
-from fp8verify.analysis.gemms import GemmRow, classify_kernels, gemm_rows, label_gemms
+from fp8verify.analysis.fed_gemms import fed_gemms
+from fp8verify.analysis.gemms import GemmRow, classify_kernels, gemm_rows
 from fp8verify.analysis.kinds import (
-    Gemm,
-    GemmShape,
     Kind,
     Kinds,
     KindTotal,
 )
 from fp8verify.analysis.layers import NamedLayers, name_casts
 from fp8verify.analysis.library_log import remark, settle_by_library
-from fp8verify.analysis.pairing import nodes_of
+from fp8verify.analysis.placing import Placed, place
 from fp8verify.capture.files import distinct
 from fp8verify.errors import InputError
 from fp8verify.kernels.code_files import NO_CODE, CacheContents
 from fp8verify.model.kernels import CompiledCodeReport, LibraryLogReport
 from fp8verify.model.steps import TimelineReport, are_whole
-from fp8verify.terms import Leg
+from fp8verify.terms import GRADIENT_LEGS, VAGUE_LEGS, Leg
 from fp8verify.trace import Health, Step, Trace
 from fp8verify.trace.contexts import BACKWARD
 from fp8verify.trace.tables import Kernels, Launch, TraceHead
@@ -56,6 +55,12 @@ _SUMS: Final = (
     "steps",
     "casts",
     "fed_by_casts",
+)
+# Legs of which a backward pass runs each, or may.
+_MAY_BE_BACKWARD: Final = (
+    *VAGUE_LEGS,
+    *GRADIENT_LEGS,
+    Leg.RECOMPUTE,
 )
 
 
@@ -172,10 +177,8 @@ def gather(
     if logged is not None:
         library_log = settle_by_library(trace, kinds, logged)
     steps = timeline.step_bounds(trace)
-    gemms = label_gemms(trace, kinds)
-    if not are_whole(trace.steps):
-        _settle_cut_steps(gemms, trace.steps)
-    rows = gemm_rows(trace, kinds, gemms)
+    gemms = place(trace, kinds)
+    rows = gemm_rows(trace, gemms)
     measured = timeline.measure(trace, kinds, steps)
     bounds = None
     buckets: tuple[TimelineReport, ...] = ()
@@ -205,13 +208,13 @@ def gather(
         timeline=measured,
         buckets=buckets,
         gemms=[row for row in rows if row.leg is not Leg.OPTIMIZER],
-        executions=_executions(trace, gemms),
+        executions=executions_of(trace, gemms),
         others=kinds.others(),
         optimizer=[row for row in rows if row.leg is Leg.OPTIMIZER],
         steps=tuple(trace.steps),
         casts=name_casts(trace, kinds),
         fed_by_casts=_fed_gemms(trace, kinds, gemms, rows),
-        backward=purpose.runs_backward(kinds.rows, gemms),
+        backward=_runs_backward(kinds.rows, gemms),
         updates=updates or any(map(purpose.is_of_optimizer, trace.seen)),
         trains=updates or backward or any(map(BACKWARD.search, trace.seen)),
         seen_nodes=_seen_nodes(trace),
@@ -230,13 +233,11 @@ def _copy_times(trace: Trace) -> Counter[str]:
     return times
 
 
-def _executions(trace: Trace, gemms: Iterable[Gemm]) -> list[Execution]:
-    """Return the executions of the layers of a trace."""
-    of_layers = []
-    for gemm in gemms:
-        if gemm.of_layer:
-            of_layers.append(gemm)
-    return executions_of(trace, of_layers, nodes_of(of_layers))
+def _runs_backward(kinds: Iterable[Kind], gemms: Iterable[Placed]) -> bool:
+    """Whether a kernel ran in a backward pass, or is a GEMM for which this is not known."""
+    if any(kind.op.backward for kind in kinds):
+        return True
+    return any(placed.leg in _MAY_BE_BACKWARD for placed in gemms)
 
 
 def _is_of_backward(kind: Kind) -> bool:
@@ -246,13 +247,13 @@ def _is_of_backward(kind: Kind) -> bool:
 def _fed_gemms(
     trace: Trace,
     kinds: Kinds,
-    gemms: list[Gemm],
+    gemms: Iterable[Placed],
     rows: Iterable[GemmRow],
 ) -> int:
     """Count the GEMMs that casts to FP8 feed, 0 where GEMMs ran in low precision."""
     if any(row.precision.is_low for row in rows):
         return 0
-    return purpose.fed_gemms(trace, kinds, gemms)
+    return fed_gemms(trace, kinds, gemms)
 
 
 def _seen_nodes(trace: Trace) -> int:
@@ -407,29 +408,6 @@ def _joined_log(logs: Sequence[LibraryLogReport]) -> LibraryLogReport | None:
         sums["settled"] += log.settled
         sums["disputed"] += log.disputed
     return LibraryLogReport(**sums, note=note or None)
-
-
-_Alike: TypeAlias = "tuple[int, GemmShape | None]"  # a kind and a shape
-
-
-def _settle_cut_steps(
-    gemms: Sequence[Gemm],
-    steps: Sequence[Step],
-) -> None:
-    """Let GEMMs of steps whose backward pass may be cut away train as their like in whole steps."""
-    trains: dict[_Alike, bool] = defaultdict(bool)
-    in_cut_steps = []
-    for gemm in gemms:
-        if gemm.step < 0:
-            continue
-        if steps[gemm.step].whole:
-            alike = (gemm.kind_id, gemm.shape)
-            trains[alike] |= gemm.trained
-        else:
-            in_cut_steps.append(gemm)
-    for gemm in in_cut_steps:
-        alike = (gemm.kind_id, gemm.shape)
-        gemm.trained = trains.get(alike, True)
 
 
 def within_window(trace: Trace) -> Trace:

@@ -1,17 +1,16 @@
-"""From the kernels of one rank to its GEMMs: role, precision, leg, step and FLOPs of each."""
+"""The GEMMs of one rank as sums: of what differs only in time, and by precision."""
 
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping, Sequence, Set
+from collections.abc import Iterable, Sequence
 from typing import Final, NamedTuple
 
-from fp8verify.analysis import legs, pairing
 from fp8verify.analysis.code_word import NO_WORDS, Words
 from fp8verify.analysis.inputs import settle_by_inputs
-from fp8verify.analysis.kinds import Gemm, GemmShape, Kind, Kinds, KindTotal, gemm_shape
+from fp8verify.analysis.kinds import GemmShape, Kind, Kinds, KindTotal
+from fp8verify.analysis.placing import Placed
 from fp8verify.analysis.purpose import QUANTIZING, purpose_of
-from fp8verify.analysis.replays import attention_without_operators
 from fp8verify.model.kernels import GemmSummary
 from fp8verify.patterns import lazy_pattern
 from fp8verify.terms import (
@@ -116,99 +115,6 @@ def classify_kernels(trace: Trace, words: Words = NO_WORDS) -> Kinds:
     return kinds
 
 
-def label_gemms(trace: Trace, kinds: Kinds) -> list[Gemm]:
-    """Return each launch of a GEMM and what it computes, in the order in which they started."""
-    gemms = _launches(trace, kinds)
-    owners = legs.owners_of(trace, kinds)
-    _settle_owners(gemms, owners, attention_without_operators(trace, kinds))
-    of_layers = [gemm for gemm in gemms if gemm.of_layer]
-    legs.place_gemms(of_layers)
-    nodes = pairing.nodes_of(of_layers)
-    last_updates = pairing.last_updates(trace, kinds)
-    pairing.settle_delayed(_before(last_updates, gemms), nodes)
-    of_layers = [gemm for gemm in gemms if gemm.of_layer]
-    pairing.settle_by_node(of_layers, nodes)
-    forward = legs.surely_forward(trace, kinds)
-    legs.settle_by_shape(_before(last_updates, of_layers), nodes, forward)
-    if trace.in_flops:
-        legs.doubt(of_layers)
-    ran_nodes = pairing.functions_of_nodes(trace, kinds)
-    if pairing.number_fused_losses(of_layers, kinds, ran_nodes):
-        nodes = pairing.nodes_of(of_layers)
-    pairing.pair(
-        of_layers,
-        nodes,
-        ran_nodes,
-        whole=bool(trace.steps),
-        in_graphs=trace.health.kernels_in_graphs,
-    )
-    pairing.settle_outside(trace, of_layers, nodes)
-    pairing.number_micro_batches(trace, kinds, of_layers)
-    pairing.settle_fused_losses(nodes, ran_nodes)
-    return gemms
-
-
-def _before(updates: pairing.LastUpdates, gemms: Iterable[Gemm]) -> list[Gemm]:
-    """Return the launches before the last update of their step: only these are gradients."""
-    before = []
-    for gemm in gemms:
-        if not updates.is_before(gemm):
-            before.append(gemm)
-    return before
-
-
-def _settle_owners(
-    gemms: Iterable[Gemm],
-    owners: Mapping[int, Leg],
-    attention: Set[int],
-) -> None:
-    """Mark the GEMMs of attention and of the optimizer.
-
-    A product whose call made a node that has gradients is a layer's, as inside a closure.
-
-    Args:
-        gemms: all launches.
-        owners: those of kinds, by their numbers.
-        attention: the indices of further products of attention.
-    """
-    calls: dict[int, int] = {}
-    ran: set[int] = set()
-    for gemm in gemms:
-        calls[gemm.makes] = gemm.call
-        ran.add(gemm.node)
-    ran.discard(-1)
-    for gemm in gemms:
-        owner = owners.get(gemm.kind_id)
-        has_gradients = gemm.makes in ran and gemm.call == calls[gemm.makes]
-        if owner is not None and not (owner is Leg.OPTIMIZER and has_gradients):
-            gemm.leg = owner
-        if gemm.index in attention:
-            gemm.leg = Leg.ATTENTION
-
-
-def _launches(trace: Trace, kinds: Kinds) -> list[Gemm]:
-    """Return the launches; reductions of unknown type have the precision of the GEMM before."""
-    columns = trace.kernels
-    last: dict[int, Precision] = {}
-    shapes: list[GemmShape | None] = []
-    for kind in kinds.rows:
-        shapes.append(gemm_shape(kind.op) if kind.is_gemm else None)
-    found = []
-    for index in kinds.started(lambda kind: kind.is_gemm):
-        number = kinds.ids[index]
-        stream = columns.stream[index]
-        kind = kinds.rows[number]
-        shape = shapes[number]
-        if kind.multiplies:
-            last[stream] = kind.precision
-        elif kind.precision is Precision.UNKNOWN and stream in last:
-            number = kinds.inherit(number, last[stream])
-            kind = kinds.rows[number]
-        site = trace.sites[columns.site[index]]
-        found.append(Gemm(index, columns.step[index], number, kind, shape, *site))
-    return found
-
-
 class _RowKey(NamedTuple):
     """What the launches of one row have in common."""
 
@@ -223,27 +129,29 @@ class _RowKey(NamedTuple):
 
 def gemm_rows(
     trace: Trace,
-    kinds: Kinds,
-    gemms: Iterable[Gemm],
+    gemms: Iterable[Placed],
 ) -> list[GemmRow]:
     """Sum the GEMMs of a trace by kind, step, leg, shape, micro-batch and layer."""
     times: dict[_RowKey, list[int]] = defaultdict(list)
+    kinds: dict[int, Kind] = {}
     columns = trace.kernels
     names = [*trace.layers, ""]
-    for gemm in gemms:
+    for placed in gemms:
+        gemm = placed.gemm
+        kinds[gemm.kind_id] = gemm.kind
         key = _RowKey(
             kind_id=gemm.kind_id,
             step=gemm.step,
-            leg=gemm.leg,
-            shape=gemm.shape,
-            trained=gemm.trained,
-            micro_batch=gemm.micro_batch,
+            leg=placed.leg,
+            shape=placed.shape,
+            trained=placed.trained,
+            micro_batch=placed.micro_batch,
             layer=names[columns.layer[gemm.index]] if columns.layer else None,
         )
         times[key].append(columns.duration_ns[gemm.index])
     rows = []
     for key, durations in times.items():
-        rows.append(_gemm_row(key, kinds.rows[key.kind_id], durations))
+        rows.append(_gemm_row(key, kinds[key.kind_id], durations))
     return rows
 
 

@@ -13,7 +13,6 @@ from itertools import compress, repeat
 from math import prod
 from typing import Any, Final, NamedTuple, TypeAlias, TypeVar
 
-from msgspec import Struct
 from msgspec.structs import replace
 
 from fp8verify.analysis.code_word import NO_WORDS, Words, with_code
@@ -332,65 +331,6 @@ EXPERTS: Final = (0, 0, 0)
 ANY_SIZE: Final = (-1, -1, -1)
 
 
-class Gemm(Struct):
-    """One launch of a GEMM kernel, and what it computes.
-
-    Attributes:
-        index: that of its kernel among all kernels.
-        step: its step, -1 for none.
-        kind_id: the index of its kind in `Kinds.rows`.
-        kind: that kind.
-        shape: None if the record does not say it.
-        leg: which of its layer's GEMMs it is.
-        call: that of the operator that launched it, -1 if autograd numbers none.
-        makes: the node of autograd that its call made, or -1.
-        node: the node that it ran in, or -1.
-        trained: whether a backward pass belongs to it.
-        forward: the forward GEMM that it is a gradient of, or recomputes.
-        micro_batch: its number within the step.
-    """
-
-    @property
-    def of_layer(self) -> bool:
-        """Whether it is a product of a layer, not of attention or the optimizer."""
-        return self.leg not in (Leg.ATTENTION, Leg.OPTIMIZER)
-
-    index: int
-    step: int
-    kind_id: int
-    kind: Kind
-    shape: GemmShape | None
-    call: int
-    makes: int
-    node: int
-    leg: Leg = Leg.UNKNOWN
-    trained: bool = True
-    forward: Gemm | None = None
-    micro_batch: int = 0
-
-    @property
-    def trains_forward(self) -> bool:
-        """Whether it is a product of the forward pass that trains."""
-        is_forward = self.leg is Leg.FPROP
-        return is_forward and self.trained and self.kind.multiplies
-
-    @property
-    def size(self) -> Size:
-        """Key of its layer: (m, n, k), `EXPERTS`, or `ANY_SIZE` if not known."""
-        if self.kind.role is Role.GROUPED_GEMM:
-            return EXPERTS
-        if self.shape is None:
-            return ANY_SIZE
-        return self.shape[1:]
-
-
-class Node(NamedTuple):
-    """A node of autograd: the GEMMs of the call that made it, and those that it launched."""
-
-    forward: list[Gemm]
-    gradients: list[Gemm]
-
-
 class KindTotal(NamedTuple):
     """All launches of a kind that is not a GEMM, and what a GEMM has in addition.
 
@@ -420,7 +360,6 @@ class Kinds:
 
     def __init__(self, trace: Trace, words: Words = NO_WORDS) -> None:
         self._kernels = trace.kernels
-        self._inherited = Interner()
         self.without_code: dict[int, Classification] = {}
         decoded = [decode(name) for name in trace.names]
         keys = Interner()
@@ -442,7 +381,6 @@ class Kinds:
                 classification=found,
             )
             self.rows.append(kind)
-        self._read = len(self.rows)
 
     def started(self, wanted: Callable[[Kind], bool]) -> list[int]:
         """Return the indices of the kernels of some kinds, in the order in which they started."""
@@ -464,7 +402,7 @@ class Kinds:
     @cached_property
     def totals(self) -> list[tuple[int, int]]:
         """Of each kind of the trace its launches, and the ns that they took."""
-        times = [0] * self._read
+        times = [0] * len(self.rows)
         durations = self._kernels.duration_ns
         for number, time_ns in zip(self.ids, durations, strict=True):
             times[number] += time_ns
@@ -486,16 +424,3 @@ class Kinds:
             calls, time_ns = total
             others.append(KindTotal(kind, calls, time_ns))
         return others
-
-    def inherit(self, number: int, precision: Precision) -> int:
-        """Return the index of a kind that adds up the parts of a GEMM of this precision."""
-        index = self._read + self._inherited[number, precision]
-        if index == len(self.rows):
-            kind = self.rows[number]
-            found = replace(
-                kind.classification,
-                precision=precision,
-                reason="part of the GEMM launched just before it",
-            )
-            self.rows.append(kind._replace(classification=found))
-        return index

@@ -8,18 +8,10 @@ that range; its backward pass runs on a thread of its own or under autograd's no
 from __future__ import annotations
 
 import re
-from collections import Counter, defaultdict
-from collections.abc import Iterable, Sequence
-from math import prod
-from typing import Final, NamedTuple
+from collections.abc import Iterable, Mapping
+from typing import Final
 
-from fp8verify.analysis.kinds import (
-    Gemm,
-    Kind,
-    Kinds,
-    gemm_shape,
-    is_of_graph,
-)
+from fp8verify.analysis.kinds import Kind, is_of_graph
 from fp8verify.kernels.operators import (
     OPERATORS,
     Counts,
@@ -29,8 +21,7 @@ from fp8verify.kernels.operators import (
     node_of,
 )
 from fp8verify.patterns import lazy_pattern
-from fp8verify.terms import VAGUE_LEGS, Leg, OpContext, Role
-from fp8verify.trace import Trace
+from fp8verify.terms import OpContext, Role
 
 _RANGE: Final = lazy_pattern(r"Optimizer\.(?:step|zero_grad)#")
 _COMPILED: Final = lazy_pattern(r"## Call CompiledFxGraph|Torch-Compiled Region")
@@ -86,13 +77,15 @@ def is_of_layers(name: str) -> bool:
 
 def optimizer_products(
     ops: Iterable[OpContext],
-    kinds: Sequence[Kind],
+    kinds: Iterable[Kind],
+    gemms: Mapping[int, Kind],
 ) -> set[int]:
-    """Return the indices of GEMM kinds that an optimizer launched.
+    """Return the numbers of kinds of GEMM that an optimizer launched.
 
     Args:
         ops: every operator that launched a kernel.
         kinds: all kinds of kernel.
+        gemms: those of GEMMs, by their numbers.
     """
     closure = runs_closure(ops)
     compiled: set[tuple[str, ...]] = set()
@@ -101,9 +94,7 @@ def optimizer_products(
         if graph and kind.name.startswith(_FOREACH):
             compiled.add(graph)
     products = set()
-    for number, kind in enumerate(kinds):
-        if not kind.is_gemm:
-            continue
+    for number, kind in gemms.items():
         if _inside_range(kind.op) is not None:
             is_own = _is_optimizers(kind, closure=closure)
         else:
@@ -202,7 +193,7 @@ def of_the_model(op: OpContext) -> bool:
     return not in_optimizer(op)
 
 
-def _gathers(op: OpContext) -> bool:
+def gathers(op: OpContext) -> bool:
     """Whether parameters are cast before they are gathered."""
     return any(find(name).part is Part.GATHER for name in op.parents)
 
@@ -228,7 +219,7 @@ def purpose_of(kind: Kind) -> str | None:
         return _inside_fp8(kind, around)
     if not of_the_model(op):
         return None
-    if _gathers(op):
+    if gathers(op):
         if around & _AMAX_OPS:
             return "amax"
         if around & _SCALE_OPS:
@@ -271,15 +262,6 @@ def _by_types(kind: Kind) -> str | None:
     return "transpose" if only_low and matrices > 1 else "cast"
 
 
-# Legs of which a backward pass runs each, or may.
-_MAY_BE_BACKWARD = (
-    *VAGUE_LEGS,
-    Leg.DGRAD,
-    Leg.WGRAD,
-    Leg.RECOMPUTE,
-)
-
-
 # What only an optimizer's step runs, by its operator or its kernel: torch's fused and foreach
 # loops, and those of Apex, DeepSpeed and Transformer Engine. Of the foreach loops (addcmul,
 # addcdiv, lerp), the kernels' names say only the functor (ATen/native/cuda/ForeachPointwiseOp.cu).
@@ -294,17 +276,7 @@ _UPDATES = (
 # flash_bwd_dq_dk_dv_loop_kernel, layer_norm_grad_input_kernel, cunn_SoftMaxBackward, and what
 # Inductor names after its operators: triton_per_fused_native_layer_norm_backward_3.
 _BACKWARD_NAME = r".*(?:backward|(?<![a-z])bwd(?![a-z])|(?<![a-z])[dw]?grad(?:ient)?s?(?![a-z])|GradInput)"
-_MAX_NAME = 400
-
-
-def runs_backward(
-    kinds: Sequence[Kind],
-    gemms: Iterable[Gemm],
-) -> bool:
-    """Whether a kernel ran in a backward pass, or is a GEMM for which this is not known."""
-    if any(kind.op.backward for kind in kinds):
-        return True
-    return any(gemm.leg in _MAY_BE_BACKWARD for gemm in gemms)
+MAX_NAME = 400
 
 
 def is_update(kind: Kind) -> bool:
@@ -319,7 +291,7 @@ def is_of_optimizer(name: str) -> bool:
     """Whether an operator, a kernel or a range by its name is of an optimizer's step."""
     if _RANGE.match(name) and "zero_grad" not in name:
         return True
-    return re.match(_UPDATES, name[:_MAX_NAME], re.IGNORECASE) is not None
+    return re.match(_UPDATES, name[:MAX_NAME], re.IGNORECASE) is not None
 
 
 def has_gradient(kind: Kind) -> bool:
@@ -333,111 +305,4 @@ def is_of_backward(kind: Kind) -> bool:
     if has_gradient(kind):
         return True
     flags = re.IGNORECASE | re.DOTALL
-    return re.match(_BACKWARD_NAME, kind.name[:_MAX_NAME], flags) is not None
-
-
-# ---- casts that feed GEMMs in high precision: FP8 that is only emulated
-#
-# FP8 has other uses: KV caches, all-to-all of tokens, attention, optimizer states. Emulated FP8
-# casts the operands of a layer right before its GEMM, on the same stream.
-
-_READS: Final = lazy_pattern(r"dequant|upcast", re.IGNORECASE)
-
-
-class _Cast(NamedTuple):
-    """Elements of the FP8 tensors of a cast; None if it may feed any following GEMM."""
-
-    written: frozenset[int] | None = frozenset()
-    read: frozenset[int] = frozenset()
-
-
-def fed_gemms(
-    trace: Trace,
-    kinds: Kinds,
-    gemms: list[Gemm],
-) -> int:
-    """Count the launches of layers' GEMMs in high precision whose activations casts to FP8 round.
-
-    Casts for attention, collectives or FP8 GEMMs do not count, nor do weights that are only stored
-    or rounded in FP8.
-    """
-    casts = [_cast(kind) for kind in kinds.rows]
-    if not any(casts):
-        return 0
-    of_layers = {gemm.index: gemm for gemm in gemms if gemm.of_layer}
-    fed = 0
-    waiting: dict[int, list[_Cast]] = defaultdict(list)
-    for index in kinds.started(_casts_or_consumes):
-        cast = casts[kinds.ids[index]]
-        stream = trace.kernels.stream[index]
-        if cast is not None:
-            waiting[stream].append(cast)
-            continue
-        since_last = waiting.pop(stream, [])
-        gemm = of_layers.get(index)
-        if gemm is not None and _feed(since_last, gemm):
-            fed += 1
-    return fed
-
-
-def _casts_or_consumes(kind: Kind) -> bool:
-    return kind.role in CONSUMERS or _cast(kind) is not None
-
-
-def _cast(kind: Kind) -> _Cast | None:
-    """Return what a kernel of the model casts to FP8, None for any other kernel.
-
-    Operators record their inputs; `copy_` records its output first.
-    """
-    op = kind.op
-    if kind.role in CONSUMERS or not of_the_model(op):
-        return None
-    cast = _cast_of(kind)
-    if cast is not None and _gathers(op):
-        return cast._replace(written=frozenset())
-    return cast
-
-
-def _cast_of(kind: Kind) -> _Cast | None:
-    op = kind.op
-    names = []  # of the types of tensors
-    fp8_sizes: set[int] = set()
-    for name, dims in zip(op.types, op.dims, strict=False):
-        if not dims:
-            continue
-        names.append(name)
-        if FP8_TYPE.search(name):
-            fp8_sizes.add(prod(dims))
-    inside = not FP8_FUNCTIONS.isdisjoint(op.around)
-    if not takes_fp8(op) or inside or not names:
-        casts = kind.role in QUANTIZING and kind.is_low
-        is_named = casts and not _READS.search(kind.name[:_MAX_NAME])
-        feeds_any = is_named or (inside and takes_fp8(op))
-        return _Cast(None) if feeds_any else None
-    first_is_fp8 = FP8_TYPE.search(names[0]) is not None
-    first_is_output = op.name == "aten::copy_"
-    if first_is_fp8 != first_is_output:
-        return _Cast(read=frozenset(fp8_sizes))
-    return _Cast(written=frozenset(fp8_sizes))
-
-
-def _feed(casts: list[_Cast], gemm: Gemm) -> bool:
-    """Whether casts since the GEMM before rounded an activation of this one, and read it back."""
-    if any(cast.written is None for cast in casts):
-        return True
-    shape = gemm_shape(gemm.kind.op)
-    if shape is None:
-        return any(cast.written for cast in casts)
-    a = shape.batch * shape.m * shape.k
-    b = shape.batch * shape.k * shape.n
-    written = Counter[int]()
-    read: set[int] = set()
-    for cast in casts:
-        written.update(cast.written or ())
-        read |= cast.read
-    read_back = read.intersection(written)
-    if gemm.leg is Leg.WGRAD:  # of two activations
-        return a in read_back or b in read_back
-    # The weight has the size b: of two operands of one size both must have been rounded.
-    both = a == b
-    return a in read_back and written[a] > both
+    return re.match(_BACKWARD_NAME, kind.name[:MAX_NAME], flags) is not None

@@ -12,7 +12,8 @@ from typing import IO, Any, NamedTuple, cast
 import msgspec
 from msgspec import Raw
 
-from fp8verify.analysis.gemms import classify_kernels, label_gemms
+from fp8verify.analysis import placing
+from fp8verify.analysis.gemms import classify_kernels
 from fp8verify.errors import InputError, UsageError, requires
 from fp8verify.files import replacing, writing
 from fp8verify.terms import Leg, Precision
@@ -144,9 +145,9 @@ class Writer:
         self._kernels = trace.kernels
         self._place = 0
         self._gemms: dict[int, Label] = {}
-        for gemm in label_gemms(trace, classify_kernels(trace)):
-            precision = gemm.kind.classification.precision
-            self._gemms[gemm.index] = (precision, gemm.leg)
+        for placed in placing.place(trace, classify_kernels(trace)):
+            gemm = placed.gemm
+            self._gemms[gemm.index] = (gemm.kind.precision, placed.leg)
         self._write = write
         self._is_list = is_list
         self._in_events = is_list

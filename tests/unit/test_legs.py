@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from fp8verify.analysis.kinds import Gemm, Kind, gemm_shape
-from fp8verify.analysis.legs import place_gemms
-from fp8verify.analysis.pairing import nodes_of, settle_by_node
+from fp8verify.analysis.gemms import classify_kernels
+from fp8verify.analysis.kinds import Kind
+from fp8verify.analysis.placing import Placed, place
 from fp8verify.analysis.purpose import multiplies_square
 from fp8verify.kernels import classify, decode
 from fp8verify.terms import NO_OP, OpContext, Role
+from fp8verify.trace import Trace
+from fp8verify.trace.tables import Kernels, Site
 from tests.hand_built import (
     BF16,
     BF16_KERNEL,
@@ -19,7 +21,7 @@ from tests.hand_built import (
     FP8_KERNEL,
 )
 
-Site = tuple[Kind, int]  # a kind and how often it was launched
+Launches = tuple[Kind, int]  # a kind and how often it was launched
 NODE = ("MmBackward0", "autograd::engine::evaluate_function: MmBackward0")
 SPLIT_K = (
     "void cublasLt::splitKreduce_kernel<32, 16, int, float, __nv_bfloat16, float>(int)"
@@ -36,7 +38,7 @@ def mm(
     parents: tuple[str, ...] = NODE,
     types: tuple[str, str] = (FP8, FP8),
     calls: int = 1,
-) -> Site:
+) -> Launches:
     name = "aten::_scaled_mm" if types[0] != BF16 else "aten::mm"
     op = OpContext(
         name=name,
@@ -48,26 +50,42 @@ def mm(
     return Kind(kernel, op, classify(decode(kernel), op)), calls
 
 
-def placed(order: list[tuple[int, int]] | None, *sites: Site) -> list[list[Gemm]]:
-    """Place launches: each a site, and the number of its node of autograd, -1 for none."""
+def trace_of(order: list[tuple[int, int]] | None, *sites: Launches) -> Trace:
+    """Record launches: each a site, and the number of its node of autograd, -1 for none."""
     launches = order or [
         (i, -1) for i, (_, calls) in enumerate(sites) for _ in range(calls)
     ]
     kinds = [kind for kind, _ in sites]
-    gemms = []
-    for place, (number, node) in enumerate(launches):
-        kind = kinds[number]
-        site = (-1, -1, node) if kind.op.backward else (node, node, -1)
-        gemms.append(Gemm(place, 0, number, kind, gemm_shape(kind.op), *site))
-    place_gemms(gemms)
-    settle_by_node(gemms, nodes_of(gemms))
+    trace = Trace(
+        source="by hand",
+        names=[kind.name for kind in kinds],
+        ops=[kind.op for kind in kinds],
+    )
+    for number, (site, node) in enumerate(launches):
+        kernels = trace.kernels
+        for column in Kernels.__struct_fields__:
+            if column not in ("layer", "launch_ns", "thread", "config"):
+                getattr(kernels, column).append(0)
+        kernels.name[-1] = site
+        kernels.op[-1] = site if kinds[site].op != NO_OP else -1
+        kernels.start_ns[-1] = number
+        kernels.site[-1] = number
+        in_node = kinds[site].op.backward
+        trace.sites.append(Site(-1, -1, node) if in_node else Site(node, node, -1))
+    return trace
+
+
+def placed(order: list[tuple[int, int]] | None, *sites: Launches) -> list[list[Placed]]:
+    """Place launches, by their sites."""
+    trace = trace_of(order, *sites)
+    launches = place(trace, classify_kernels(trace))
     return [
-        [gemm for gemm in gemms if gemm.kind_id == number]
+        [one for one in launches if trace.kernels.name[one.gemm.index] == number]
         for number in range(len(sites))
     ]
 
 
-def legs(*sites: Site) -> list[list[str]]:
+def legs(*sites: Launches) -> list[list[str]]:
     return [[one.leg.value for one in found] for found in placed(None, *sites)]
 
 
@@ -176,7 +194,9 @@ def test_a_split_k_reduction_has_the_leg_of_its_gemm() -> None:
     assert found[1:] == [["wgrad"], ["wgrad"]]
 
 
-def te(name: str, *dims: tuple[int, ...], calls: int, kernel: str = FP8_KERNEL) -> Site:
+def te(
+    name: str, *dims: tuple[int, ...], calls: int, kernel: str = FP8_KERNEL
+) -> Launches:
     """A function of Transformer Engine with the sizes that it records."""
     backward = name.endswith("Backward")
     parents = (f"autograd::engine::evaluate_function: {name}",) if backward else ()
@@ -191,7 +211,7 @@ def te(name: str, *dims: tuple[int, ...], calls: int, kernel: str = FP8_KERNEL) 
 
 
 def work(
-    order: list[tuple[int, int]], *sites: Site
+    order: list[tuple[int, int]], *sites: Launches
 ) -> list[list[tuple[str, tuple[int, ...] | None]]]:
     """Return leg and (m, n, k) of each launch, by site."""
     return [

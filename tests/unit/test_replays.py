@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from fp8verify.analysis.gemms import classify_kernels, label_gemms
+from fp8verify.analysis.gemms import classify_kernels
+from fp8verify.analysis.placing import place
 from fp8verify.terms import Leg
 from tests.hand_built import BF16_KERNEL, FP8_KERNEL, TraceBuilder
 
@@ -35,6 +36,6 @@ def test_products_around_a_softmax_are_attention(
     for name in kernels:
         builder.launch(name, None)
     trace = builder.read()
-    gemms = label_gemms(trace, classify_kernels(trace))
-    found = [n for n, gemm in enumerate(gemms) if gemm.leg is Leg.ATTENTION]
+    placed = place(trace, classify_kernels(trace))
+    found = [n for n, one in enumerate(placed) if one.leg is Leg.ATTENTION]
     assert found == attention

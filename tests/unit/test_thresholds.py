@@ -19,12 +19,12 @@ PACKAGE = Path(fp8verify.__file__).parent
 NAMES = [name for name in vars(thresholds) if name.isupper()]
 # What is measured, a limit to what is read or kept, or a unit.
 NO_THRESHOLDS = {
-    "_MAX_NAME", "MAX_BYTES", "SCHEMA", "_ROUNDING", "_ROWS", "BUCKETS", "_NEVER",
+    "MAX_NAME", "_MAX_NAME", "MAX_BYTES", "SCHEMA", "_ROUNDING", "_ROWS", "BUCKETS", "_NEVER",
     "_BYTES_PER_FLOP", "_GRADIENTS", "_NAMED", "_NAMED_EXPERTS", "_NO_WEIGHT",
     "SCHEMA_VERSION", "_LARGEST", "_DIMS", "_INPUTS",
     "_FILE_BYTES", "_FAILED", "TABLE_SCHEMA_VERSION", "NOT_COMPARABLE", "CURVE_POINTS",
     "MAX_ORIGINS", "_SHOWN", "_NAME",
-    "_DIGITS_OF", "_FIRST_DATE_NS", "_LAST_DATE_NS", "_OURS",
+    "_DIGITS_OF", "_FIRST_DATE_NS", "_LAST_DATE_NS", "OURS",
     "_BESIDE_SOFTMAX", "_BESIDE_GRADIENT",
 }  # fmt: skip
 
