@@ -50,6 +50,15 @@ class Expected(NamedTuple):
     perhaps: float = 0.0
     calls: frozenset[int] = frozenset()
 
+    def is_excused(self, statements: Statements) -> bool:
+        """Whether a phase of the log, or but for a list the recipe, keeps some of it high.
+
+        A list says of each leg what the recipe makes of it.
+        """
+        is_high = any(statements.is_high(cell.place) for cell in self.cells)
+        keeps_leg = any(statements.leaves_high(cell.leg) for cell in self.cells)
+        return is_high or (keeps_leg and self.by > Witness.MODULES)
+
     @property
     def lacks(self) -> float:
         """Launches that lack, whatever those of unknown precision are."""
@@ -86,11 +95,9 @@ class Placed(NamedTuple):
     entry: Entry
 
 
-def placed(ledger: Ledger, statements: Statements) -> Iterator[Placed]:
-    """Yield the entries of all executions but of those that the log keeps in high precision."""
+def placed(ledger: Ledger) -> Iterator[Placed]:
+    """Yield the entries of all executions."""
     for place, program in ledger.program_of.items():
-        if statements.is_high(place):
-            continue
         for entry in program.entries:
             yield Placed(Cell(*place, entry.slot.layer, entry.leg), entry)
 

@@ -60,23 +60,28 @@ class Requested(NamedTuple):
                 last = statement
         return last if last is not None and last.is_pin else None
 
-    def is_high(self, rank: RankEvidence, place: int) -> bool:
-        """Whether the log states that a step of a rank does not yet run in low precision."""
-        step = rank.trace.steps[place].number
-        return phase_at(self.phases, step, rank.numbers) == HIGH_PRECISION
+    def high_steps(self, rank: RankEvidence) -> list[int]:
+        """Return the steps of a rank, by their places, that the log states in high precision."""
+        found = []
+        for place, step in enumerate(rank.trace.steps):
+            phase = phase_at(self.phases, step.number, rank.numbers)
+            if phase == HIGH_PRECISION:
+                found.append(place)
+        return found
 
     def is_due(self, rank: RankEvidence) -> bool:
         """Whether low precision is requested of a rank, and of one of its steps."""
-        steps = range(len(rank.trace.steps))
-        are_high = [self.is_high(rank, place) for place in steps]
-        is_never = bool(are_high) and all(are_high)
+        steps = len(rank.trace.steps)
+        is_never = 0 < steps == len(self.high_steps(rank))
         return self.any and not is_never
+
+    def _that_say(self, what: str) -> list[Claim]:
+        return [claim for claim in self.claims if claim.says == what]
 
     @property
     def said(self) -> list[Claim]:
         """The claims that FP8 is on: lines of a framework, then calls of an API."""
-        said = [claim for claim in self.claims if claim.says == "fp8"]
-        return sorted(said, key=_is_of_api)
+        return sorted(self._that_say("fp8"), key=_is_of_api)
 
     @property
     def claim(self) -> Claim | None:
@@ -86,16 +91,13 @@ class Requested(NamedTuple):
     @property
     def fallback(self) -> Claim | None:
         """The first log line that says FP8 is off or fell back."""
-        for claim in self.claims:
-            if claim.says == "not_fp8":
-                return claim
-        return None
+        return next(iter(self._that_say("not_fp8")), None)
 
     @property
     def filter(self) -> Claim | None:
         """The log line that says which layers a conversion passes over."""
-        for claim in self.claims:
-            if claim.says == "scope" and "filter" in claim.text:
+        for claim in self._that_say("scope"):
+            if "filter" in claim.text:
                 return claim
         return None
 
@@ -147,11 +149,8 @@ def collect_requested(said: LogReading, ranks: Sequence[RankEvidence]) -> Reques
     emulated: list[ModuleRecord] = []
     steps: list[int] = []
     for rank in ranks:
-        for module in rank.modules:
-            if module.state in CONVERTED:
-                converted.append(module)
-            elif module.state in EMULATED:
-                emulated.append(module)
+        converted += [one for one in rank.modules if one.state in CONVERTED]
+        emulated += [one for one in rank.modules if one.state in EMULATED]
         for step in rank.trace.steps:
             steps.append(step.number)
     counted = steps if _counts_alike(ranks, steps) else []

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import combinations
 from typing import Final, NamedTuple, TypeAlias
 
@@ -61,9 +61,8 @@ class Explanation:
         whole = sum(lacks.values())
         self._little = min(NEGLIGIBLE, (1 - NEARLY_ALL) * whole)
         for size in (1, 2):
-            if self._is_left():
-                candidates = dict(self._candidates(size))
-                self._take(candidates)
+            candidates = dict(self._candidates(size))
+            self._take(candidates)
         if self._is_left():
             self._take_rest()
 
@@ -101,8 +100,6 @@ class Explanation:
             if "layer" in names and None in layers:
                 continue  # some of a layer's launches have no size
             groups = by_value(self._lacking.expected, names)
-            if _is_one_everywhere(groups, size):
-                continue  # it explains nothing
             found = {}
             for value, cells in groups.items():
                 short = self._nearly_all_short(cells)
@@ -133,7 +130,7 @@ class Explanation:
             cells_at.setdefault(value, []).append(cell)
 
     def _narrowest(self) -> str:
-        """Return the coordinate of which what is left has the fewest values, if it has several."""
+        """Return the coordinate of which what is left has the fewest values, but not all."""
         counts = {}
         telling = []
         for name in COORDINATES:
@@ -141,8 +138,7 @@ class Explanation:
             of_rest = set(map(value_of, self._rest))
             of_all = set(map(value_of, self._lacking.expected))
             counts[name] = len(of_rest)
-            at_least = len(of_rest) if name in _OF_PARTS else 1
-            if len(of_all) > at_least:
+            if of_rest < of_all:
                 telling.append(name)
         return min(telling, key=counts.__getitem__, default="leg")
 
@@ -172,14 +168,5 @@ class Explanation:
             values=tuple(cells_at),
             cells=tuple(short),
             ran=lacking.ledger.total(ran),
-            usual=share or 0.0,
+            usual=share,
         )
-
-
-def _is_one_everywhere(groups: Iterable[Value], size: int) -> bool:
-    """Whether one of the coordinates has the same value in all groups."""
-    for number in range(size):
-        values = {value[number] for value in groups}
-        if len(values) == 1:
-            return True
-    return False

@@ -13,6 +13,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Final, NamedTuple, TypeAlias
 
 from fp8verify.analysis.calls import Call, Execution, Ran, Tie
+from fp8verify.analysis.kinds import grouped
 from fp8verify.terms import GRADIENT_LEGS, LEGS, Leg, Precision
 from fp8verify.thresholds import WITHOUT_SHAPES
 
@@ -116,19 +117,15 @@ class Tally(NamedTuple):
         return self.launches - self.low - self.unknown
 
     @property
-    def share(self) -> float | None:
-        """The share of low precision in what is known, None of nothing."""
+    def share(self) -> float:
+        """The share of low precision in what is known, 0 of nothing."""
         known = self.launches - self.unknown
-        if not known:
-            return None
-        return self.low / known
+        return self.low / max(1, known)
 
 
 def add_up(tallies: Iterable[Tally]) -> Tally:
     """Add up."""
-    columns = list(zip(*tallies, strict=True))
-    if not columns:
-        return Tally()
+    columns = zip(Tally(), *tallies, strict=True)
     return Tally(*map(sum, columns))
 
 
@@ -141,15 +138,15 @@ class Program:
     Attributes:
         calls: in their order.
         entries: their legs.
-        places: the executions.
+        places: the executions, in their order.
         by_layer: the entries of each layer and leg.
         by_call: the entries of each call.
         forward_calls: the places of the calls of the forward pass.
     """
 
-    def __init__(self, calls: tuple[Call, ...]) -> None:
+    def __init__(self, calls: tuple[Call, ...], places: Sequence[Place]) -> None:
         self.calls = calls
-        self.places: list[Place] = []
+        self.places = places
         self.entries = list(_entries(calls))
         self.by_layer: _ByLayer = defaultdict(list)
         self.by_call: dict[int, list[Entry]] = defaultdict(list)
@@ -163,12 +160,14 @@ class Program:
                 self.forward_calls.append(place)
 
 
+# A call is of the sort of the first of these that is among its legs.
+_SORTS: Final = (Leg.FPROP, Leg.RECOMPUTE, *Leg)
+
+
 def sort_of(call: Call) -> Leg:
     """Return whether a call is of the forward pass, recomputed, or a launch alone."""
     legs = [leg for leg, _ in call.legs]
-    if Leg.FPROP in legs:
-        return Leg.FPROP
-    return Leg.RECOMPUTE if Leg.RECOMPUTE in legs else legs[0]
+    return min(legs, key=_SORTS.index)
 
 
 def layer_of(call: Call) -> Layer:
@@ -202,6 +201,10 @@ def _entries(calls: Sequence[Call]) -> Iterator[Entry]:
             )
 
 
+def _rank_of(cell: Cell) -> int:
+    return cell.rank
+
+
 class Ledger:
     """The entries of a run.
 
@@ -214,27 +217,25 @@ class Ledger:
 
     def __init__(self, ranks: Sequence[Sequence[Execution]]) -> None:
         """Sort the executions of all ranks into programs."""
-        self.programs: list[Program] = []
-        self.program_of: dict[Place, Program] = {}
-        self.cells: dict[Cell, Tally] = {}
-        self.in_flops: list[bool] = []
         self._times: dict[Cell, tuple[int, int]] = {}
-        known: dict[tuple[Call, ...], Program] = {}
+        by_calls: dict[tuple[Call, ...], list[Place]] = defaultdict(list)
         for rank, executions in enumerate(ranks):
             for step, micro_batch, calls, times in executions:
-                program = known.get(calls)
-                if program is None:
-                    program = Program(calls)
-                    known[calls] = program
-                    self.programs.append(program)
                 place = Place(rank, step, micro_batch)
-                program.places.append(place)
-                self.program_of[place] = program
+                by_calls[calls].append(place)
                 for layer, leg, all_ns, high_ns in times:
                     cell = Cell(*place, layer, leg)
                     self._times[cell] = (all_ns, high_ns)
+        self.programs = [Program(calls, places) for calls, places in by_calls.items()]
+        program_of: dict[Place, Program] = {}
+        for program in self.programs:
+            program_of.update(dict.fromkeys(program.places, program))
+        self.program_of = {place: program_of[place] for place in sorted(program_of)}
+        self.cells: dict[Cell, Tally] = {}
+        self.in_flops: list[bool] = []
         for rank in range(len(ranks)):
             self._add_up(rank)
+        self._of_rank = grouped(self.cells, _rank_of)
 
     def _add_up(self, rank: int) -> None:
         """Sum up a rank: in FLOPs, if those of (nearly) all launches are known."""
@@ -290,12 +291,8 @@ class Ledger:
 
     def of_rank(self, rank: int, *legs: Leg) -> list[Cell]:
         """Return the cells of a rank, of some legs or else of all."""
-        found = []
-        for cell in self.cells:
-            is_wanted = not legs or cell.leg in legs
-            if cell.rank == rank and is_wanted:
-                found.append(cell)
-        return found
+        wanted = legs or tuple(Leg)
+        return [cell for cell in self._of_rank[rank] if cell.leg in wanted]
 
     def entries(self, cell: Cell) -> list[Entry]:
         """Return the entries of a cell."""

@@ -102,7 +102,7 @@ def by_list_of_steps(ledger: Ledger, statements: Statements) -> Iterator[Expecte
     own, and none of these calls all modules.
     """
     steps: dict[tuple[int, int, Layer, Leg], list[Placed]] = defaultdict(list)
-    for one in placed(ledger, statements):
+    for one in placed(ledger):
         cell = one.cell
         steps[cell.rank, cell.step, cell.layer, cell.leg].append(one)
     for (rank, step, layer, leg), found in steps.items():

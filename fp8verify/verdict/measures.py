@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cache
 from typing import NamedTuple
 
 from fp8verify.analysis.kinds import EXPERTS
@@ -50,13 +51,11 @@ class Measures:
         self._statements = statements
         self._lacking = lacking
         self._ledger = lacking.ledger
-        self._expected: dict[int, ExpectedReport | None] = {}
-        self._known_weights: dict[tuple[int, Layer], list[int]] = {}
+        self._weights_of = cache(self._weights_by_list)
+        self._expected = list(map(self._expected_of, range(len(ranks))))
 
     def expected(self, place: int) -> ExpectedReport | None:
         """Return what was to run in low precision on a rank; None if the cells do not show it."""
-        if place not in self._expected:
-            self._expected[place] = self._expected_of(place)
         return self._expected[place]
 
     def _expected_of(self, place: int) -> ExpectedReport | None:
@@ -64,37 +63,37 @@ class Measures:
         modules = [m for m in rank.modules if m.kind in ("linear", "experts")]
         are_known = all(module.state != "unknown" for module in modules)
         is_requested = self._requested.any and are_known
-        if not modules or not is_requested:
-            return None
         work = self._stated_work(place)
-        if work is None:
+        if not modules or not is_requested or work is None:
             return None
         left_out = [module for module in modules if not self._is_ever_low(module)]
+        high_steps = self._requested.high_steps(rank)
         return ExpectedReport(
             share_of_flops=round(work.low, 6),
             measured_share_of_flops=round(work.measured, 6),
             left_out=tuple(patterns(module.fqn for module in left_out)),
-            stated=self._has_high_steps(rank) or self._are_pinned(left_out),
+            stated=bool(high_steps) or self._are_pinned(left_out),
         )
 
     def _stated_work(self, place: int) -> _Work | None:
         """Return what of a rank's work was to run in low precision, None if that is not stated."""
-        if not self._has_weights(place):
-            return None
+        cells = self._ledger.of_rank(place)
         whole = 0.0
         stated = 0.0
         low = 0.0
         measured = 0.0
-        for cell in self._ledger.of_rank(place):
+        for cell in cells:
             whole += self._work(cell)
             of_cell = self._stated_in(cell)
             if of_cell is not None:
                 stated += self._work(cell)
                 low += of_cell.low
                 measured += of_cell.measured
-        if not whole or stated < (1 - NEGLIGIBLE) * whole:
-            return None
-        return _Work(low / whole, measured / whole)
+        is_known = self._ledger.in_flops[place] or self._are_weighed(place)
+        is_stated = whole > 0 and (1 - NEGLIGIBLE) * whole <= stated
+        if is_known and is_stated:
+            return _Work(low / whole, measured / whole)
+        return None
 
     def _stated_in(self, cell: Cell) -> _Work | None:
         """Return what of a cell was to run in low precision and what did, None if nothing says it.
@@ -113,23 +112,16 @@ class Measures:
             return _Work(0.0, 0.0)
         return _Work(low, low * ran.low / low_or_lacking)
 
-    def _has_weights(self, place: int) -> bool:
-        """Whether the work of all GEMMs is known: by shapes, or by the sizes of the list.
+    def _are_weighed(self, place: int) -> bool:
+        """Whether the sizes of the list say how much work all GEMMs of a rank are.
 
         What only its time shows to be a product, and what has no known precision, may be most.
         """
-        if self._ledger.in_flops[place]:
-            return True
-        if _has_hidden_high(self._ranks[place]):
-            return False
         cells = self._ledger.of_rank(place)
-        if self._ledger.total(cells).unknown:
-            return False
-        for cell in cells:
-            weights = self._weights(cell)
-            if not weights or 0 in weights:
-                return False
-        return True
+        weights = list(map(self._weights, cells))
+        are_known = all(weights) and not any(0 in of_cell for of_cell in weights)
+        unknown = self._ledger.total(cells).unknown
+        return are_known and not unknown and not _has_hidden_high(self._ranks[place])
 
     def _work(self, cell: Cell) -> float:
         """Return the FLOPs of a cell; without shapes the weights of its layers, by the list."""
@@ -141,18 +133,15 @@ class Measures:
 
     def _weights(self, cell: Cell) -> list[int]:
         """Return the weights of the modules that a cell may be of: equal lists have the same."""
-        key = (self._statements.context(cell.rank), cell.layer)
-        if key not in self._known_weights:
-            modules = self._statements.modules_of(cell.rank, cell.layer)
-            self._known_weights[key] = list(map(_weight, modules))
-        return self._known_weights[key]
+        context = self._statements.context(cell.rank)
+        return self._weights_of(context, cell.layer)
+
+    def _weights_by_list(self, rank: int, layer: Layer) -> list[int]:
+        modules = self._statements.modules_of(rank, layer)
+        return list(map(_weight, modules))
 
     def _is_ever_low(self, module: ModuleRecord) -> bool:
         return any(self._statements.is_low(module, leg) for leg in LEGS)
-
-    def _has_high_steps(self, rank: RankEvidence) -> bool:
-        steps = range(len(rank.trace.steps))
-        return any(self._requested.is_high(rank, step) for step in steps)
 
     def _are_pinned(self, modules: Sequence[ModuleRecord]) -> bool:
         """Whether the log keeps all of some modules in high precision."""
@@ -164,37 +153,28 @@ class Measures:
 
         None where that is stated of only some of those that did, or where some perhaps lack.
         """
-        expected = 0.0
-        lacking = 0.0
-        for cell in self._ledger.of_rank(place):
-            low = self._ledger.cells[cell].low
-            surely_lacks = cell in self._lacking.lacks
-            perhaps_lacks = cell in self._lacking.may_lack
-            if perhaps_lacks and not surely_lacks:
-                return None
-            counts = low or surely_lacks
-            if counts and not self._is_stated(cell):
-                return None
-            lacks = self._lacking.launches(cell)
-            expected += low + lacks
-            lacking += lacks
-        if not expected:
+        lacking = self._lacking
+        cells = self._ledger.of_rank(place)
+        low = [cell for cell in cells if self._ledger.cells[cell].low]
+        lacks = [cell for cell in cells if cell in lacking.lacks]
+        perhaps = [cell for cell in cells if cell in lacking.may_lack]
+        is_doubted = not set(perhaps) <= set(lacks)
+        are_stated = all(map(self._is_stated, (*low, *lacks)))
+        launches = sum(map(lacking.launches, lacks))
+        expected = launches + self._ledger.total(low).low
+        if is_doubted or not are_stated or not expected:
             return None
-        return CountedGemms(expected=round(expected), lacking=round(lacking))
+        return CountedGemms(expected=round(expected), lacking=round(launches))
 
     def _is_stated(self, cell: Cell) -> bool:
-        by = self._lacking.by.get(cell)
-        if by is None:
-            return False
+        by = self._lacking.by.get(cell, Witness.OTHERS)
         return by <= Witness.COUNT
 
     def may_stay_high(self, cell: Cell) -> bool:
         """Whether a list or the log keeps a cell in high precision."""
-        if self._stated_share(cell) == 0:
-            return True
         ran = self._ledger.cells[cell]
         pinned = self._statements.pinned(cell.rank)
-        return ran.launches <= pinned
+        return self._stated_share(cell) == 0 or ran.launches <= pinned
 
     def _stated_share(self, cell: Cell) -> float | None:
         """Return the share of a cell that is to run in low precision, None if nothing states it."""
@@ -202,23 +182,18 @@ class Measures:
         ran = self._ledger.cells[cell]
         if statements.is_high(cell.place):
             return 0.0
-        if statements.leaves_high(cell.leg):
-            if cell.leg is not Leg.BACKWARD:
-                return 0.0
+        if cell.leg is Leg.BACKWARD and statements.leaves_high(cell.leg):
             # Of launches that may be dgrad or wgrad, what ran counts.
             return ran.low / ran.launches
         modules = statements.modules_of(cell.rank, cell.layer)
         if not modules or any(map(statements.is_open, modules)):
             return None
-        if cell.layer is None:
-            return self._share_of_list(modules, cell.leg)
-        low = statements.low_legs(modules, cell.leg)
-        each = len(modules) * len(legs_of(cell.leg))
-        is_one = low in (0, each)
+        share = self._share_of_list(modules, cell.leg)
+        is_one = share in (0, 1)
         if cell.layer == EXPERTS and not is_one:
-            return None
-        if is_one or ran.launches % len(modules) == 0:
-            return low / each
+            return None  # how often each ran is not known
+        if cell.layer is None or is_one or ran.launches % len(modules) == 0:
+            return share
         least = self._lacking.least.get(cell, 0.0)
         return max(least, ran.low) / ran.launches
 
@@ -228,16 +203,14 @@ class Measures:
         leg: Leg,
     ) -> float:
         """Return the share of the weights of modules that a leg multiplies in low precision."""
-        legs = legs_of(leg)
+        each = len(legs_of(leg))
         low = 0
         every = 0
         for module in modules:
-            weight = _weight(module)
-            every += weight * len(legs)
-            for one in legs:
-                if self._statements.is_low(module, one):
-                    low += weight
-        return low / max(1, every)
+            weight = _weight(module) or 1
+            every += weight * each
+            low += weight * self._statements.low_legs([module], leg)
+        return low / every
 
     def shares(self, place: int) -> Shares:
         """Return the least share of a rank's work in low precision, and what is not known."""
@@ -279,11 +252,9 @@ class Measures:
 
 def _has_hidden_high(rank: RankEvidence) -> bool:
     """Whether a product that only its time shows to be one ran in high precision."""
-    for row in rank.trace.trained:
-        is_hidden = row.kind.classification.hidden
-        if is_hidden and not row.precision.is_low:
-            return True
-    return False
+    rows = rank.trace.trained
+    hidden = [row for row in rows if row.kind.classification.hidden]
+    return any(not row.precision.is_low for row in hidden)
 
 
 def _weight(module: ModuleRecord) -> int:

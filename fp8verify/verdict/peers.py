@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
-from typing import Final, TypeAlias
+from typing import Final, NamedTuple, TypeAlias
 
 from fp8verify.analysis.calls import Tie
 from fp8verify.terms import BACKWARD_LEGS, Leg
@@ -30,10 +30,40 @@ from fp8verify.verdict.statements import Statements
 
 # The scope of all ranks together.
 _ALL: Final = -1
+# Stands for all calls of a program.
+_ALL_CALLS: Final = -1
 # Ranks, a call, its leg or None for its gradients together, and how many launches it has.
 _Key: TypeAlias = "tuple[int, Slot, Leg | None, int]"
 # Of the calls of a layer, in their order, the work as a share of that of the largest.
 _Pattern: TypeAlias = "tuple[float, ...]"
+
+
+class _Unit(NamedTuple):
+    """Launches of a call that are compared as one.
+
+    Attributes:
+        leg: theirs, None for the gradients together: it is not always known which of them is dgrad.
+        entries: the legs of the call that they are of.
+        parts: the same launches leg by leg, where they are of several.
+    """
+
+    leg: Leg | None
+    entries: tuple[Entry, ...]
+    parts: tuple[_Unit, ...] = ()
+
+    @property
+    def slot(self) -> Slot:
+        """The call, or the first of those that cannot be told apart."""
+        return self.entries[0].slot
+
+    @property
+    def low(self) -> int:
+        """Launches in low precision."""
+        return low_of(self.entries)
+
+    def key(self, scope: int) -> _Key:
+        """Return what the same launches of other executions have in common with these."""
+        return (scope, self.slot, self.leg, launches_of(self.entries))
 
 
 class Peers:
@@ -48,24 +78,11 @@ class Peers:
         self._most: dict[_Key, int] = defaultdict(int)
         self._irregular = _irregular(ledger)
         for program in ledger.programs:
-            scopes = set()
-            for place in program.places:
-                if not statements.is_high(place):
-                    scopes |= {place.rank, _ALL}
-            for scope in scopes:
-                self._keep(scope, program)
-
-    def _keep(self, scope: int, program: Program) -> None:
-        for entry in program.entries:
-            ran = entry.ran
-            key = (scope, entry.slot, entry.leg, ran.launches)
-            most = self._most[key]
-            self._most[key] = max(most, ran.low)
-        for gradients in _gradients(program):
-            slot = gradients[0].slot
-            of_all = (scope, slot, None, launches_of(gradients))
-            most = self._most[of_all]
-            self._most[of_all] = max(most, low_of(gradients))
+            ranks = {place.rank for place in program.places}
+            for unit in _units(program):
+                for scope in (*ranks, _ALL):
+                    key = unit.key(scope)
+                    self._most[key] = max(self._most[key], unit.low)
 
     def scope(self, rank: int) -> int:
         """Return what ranks have in common that are compared alike."""
@@ -73,10 +90,10 @@ class Peers:
 
     def of(self, program: Program, place: Place) -> Iterator[Said]:
         """Yield that a program runs as much in low precision as others did in the same slot."""
-        surely = self.scope(place.rank)
-        yield from self._compared(program, place, surely, is_sure=True)
-        if surely != _ALL:
-            yield from self._compared(program, place, _ALL, is_sure=False)
+        is_sure_in = {_ALL: False}
+        is_sure_in[self.scope(place.rank)] = True
+        for scope, is_sure in is_sure_in.items():
+            yield from self._compared(program, place, scope, is_sure=is_sure)
 
     def _compared(
         self,
@@ -86,70 +103,51 @@ class Peers:
         *,
         is_sure: bool,
     ) -> Iterator[Said]:
-        for entries in program.by_layer.values():
-            if self._is_excused(entries[0], place):
-                continue
-            short = [entry for entry in entries if self._lacks(entry, scope)]
-            # A chunk of a pipeline's stage may be the blocks that the log keeps.
-            if len(short) <= self._statements.pinned(place.rank):
-                continue
-            for entry in short:
-                most = entry.ran.low + self._lacks(entry, scope)
-                is_regular = entry.slot.layer not in self._irregular
-                yield said(
+        short: dict[tuple[Layer, Leg | None], list[Said]] = defaultdict(list)
+        for unit in _units(program):
+            lacks = self._lacks(unit, scope)
+            layer = unit.slot.layer
+            if lacks and not self._may_be_others(unit, place):
+                stated = said(
                     Witness.EXECUTIONS,
-                    [entry],
-                    float(most),
-                    is_sure=is_sure and is_regular,
+                    unit.entries,
+                    float(unit.low + lacks),
+                    is_sure=is_sure and layer not in self._irregular,
                 )
-        yield from self._compared_as_one(program, place, scope, is_sure=is_sure)
-
-    def _compared_as_one(
-        self,
-        program: Program,
-        place: Place,
-        scope: int,
-        *,
-        is_sure: bool,
-    ) -> Iterator[Said]:
-        """Compare the gradients of calls, where it is not known which of them is dgrad."""
-        short: dict[Layer, list[Said]] = defaultdict(list)
-        for gradients in _gradients(program):
-            if any(self._is_excused(entry, place) for entry in gradients):
-                continue
-            slot = gradients[0].slot
-            key = (scope, slot, None, launches_of(gradients))
-            most = self._most[key]
-            by_leg = sum(self._lacks(entry, scope) for entry in gradients)
-            lacks = most - low_of(gradients)
-            if lacks <= by_leg:
-                continue
-            is_regular = slot.layer not in self._irregular
-            stated = said(
-                Witness.EXECUTIONS,
-                gradients,
-                float(most - by_leg),
-                is_sure=is_sure and is_regular,
-            )
-            short[slot.layer].append(stated)
+                short[layer, unit.leg].append(stated)
+        # A chunk of a pipeline's stage may be the blocks that the log keeps.
+        pinned = self._statements.pinned(place.rank)
         for of_layer in short.values():
-            if len(of_layer) > self._statements.pinned(place.rank):
+            if len(of_layer) > pinned:
                 yield from of_layer
 
-    def _is_excused(self, entry: Entry, place: Place) -> bool:
-        """Whether the recipe keeps a leg high, or the call may be another module's."""
-        statements = self._statements
-        if statements.leaves_high(entry.leg):
-            return True
-        slot = entry.slot
-        return statements.may_be_others(place.rank, slot.layer, entry.leg, slot.of)
+    def _lacks(self, unit: _Unit, scope: int) -> int:
+        """Return how many launches ran in low precision in other executions alone.
 
-    def _lacks(self, entry: Entry, scope: int) -> int:
-        """Return how many launches of an entry ran in low precision in other executions alone."""
-        ran = entry.ran
-        key = (scope, entry.slot, entry.leg, ran.launches)
-        most = self._most[key]
-        return max(0, most - ran.low)
+        What the legs of a call lack by themselves is not said again of its gradients.
+        """
+        by_leg = sum(self._lacks(part, scope) for part in unit.parts)
+        most = self._most[unit.key(scope)]
+        return max(0, most - unit.low - by_leg)
+
+    def _may_be_others(self, unit: _Unit, place: Place) -> bool:
+        """Whether the call may be another module's in each execution."""
+        slot = unit.slot
+        may_be_others = self._statements.may_be_others
+        return any(
+            may_be_others(place.rank, slot.layer, entry.leg, slot.of)
+            for entry in unit.entries
+        )
+
+
+def _units(program: Program) -> Iterator[_Unit]:
+    """Yield each leg of each call, layer by layer, and the gradients of each call together."""
+    for entries in program.by_layer.values():
+        for entry in entries:
+            yield _Unit(entry.leg, (entry,))
+    for gradients in _gradients(program):
+        parts = tuple(_Unit(entry.leg, (entry,)) for entry in gradients)
+        yield _Unit(None, tuple(gradients), parts)
 
 
 def _irregular(ledger: Ledger) -> set[Layer]:
@@ -187,21 +185,18 @@ def _is_mostly_one(found: Counter[_Pattern]) -> bool:
     return 2 * max(found.values()) > found.total()
 
 
-def _gradients(program: Program) -> Iterator[list[Entry]]:
-    """Yield the gradients of each call that has any.
+def _gradients(program: Program) -> list[list[Entry]]:
+    """Return the gradients of each call that has any.
 
     Those of all calls are one, where only the order of the launches says which call they are of.
     """
-    loose: list[Entry] = []
-    for entries in program.by_call.values():
-        found = [entry for entry in entries if entry.leg in BACKWARD_LEGS]
-        is_loose = entries[0].slot.layer is None and entries[0].tie is not Tie.NUMBER
-        if is_loose:
-            loose += found
-        elif found:
-            yield found
-    if loose:
-        yield loose
+    found: dict[int, list[Entry]] = defaultdict(list)
+    for entry in program.entries:
+        has_order_alone = entry.slot.layer is None and entry.tie is not Tie.NUMBER
+        if entry.leg in BACKWARD_LEGS:
+            call = _ALL_CALLS if has_order_alone else entry.call
+            found[call].append(entry)
+    return list(found.values())
 
 
 # ---- executions that made other calls
@@ -211,11 +206,8 @@ def by_others(ledger: Ledger, statements: Statements) -> Iterator[Expected]:
     """Yield half of the usual share of a layer, where executions made other calls of it."""
     layers: dict[tuple[Layer, Leg], list[Cell]] = defaultdict(list)
     for cell in ledger.cells:
-        if statements.is_high(cell.place):
-            continue
-        if statements.leaves_high(cell.leg):
-            continue
-        layers[cell.layer, cell.leg].append(cell)
+        if not statements.is_high(cell.place):
+            layers[cell.layer, cell.leg].append(cell)
     for cells in layers.values():
         yield from _of_others(cells, ledger, statements)
 

@@ -42,11 +42,6 @@ class Pins:
                 self._gaps.append(place)
 
     @property
-    def count(self) -> int:
-        """How many blocks are pinned."""
-        return len(self._blocks)
-
-    @property
     def most_in_a_row(self) -> int:
         """How many blocks that follow one another are pinned: of a stage of a pipeline."""
         bounds = [0, *self._gaps, len(self._blocks)]
@@ -68,6 +63,9 @@ class Pins:
                 return None
             names.update(pin.names)
         return len(names) or None
+
+
+NO_PINS: Final = Pins(())
 
 
 def _names_single_layers(pin: LayerClaim) -> bool:

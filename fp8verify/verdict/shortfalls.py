@@ -19,7 +19,6 @@ from fp8verify.verdict.witnesses import expectations
 
 # The names are the keys: a set that keeps their order.
 _Names: TypeAlias = "dict[Witness, dict[str, None]]"
-_ROUNDING: Final = 1e-9
 
 
 class Lack(NamedTuple):
@@ -45,6 +44,9 @@ class Lack(NamedTuple):
     def is_certain(self) -> bool:
         """Whether that, or the other legs of the same call show it."""
         return self.is_stated or Witness.CALL in self.by
+
+
+NO_LACK: Final = Lack(0.0, frozenset(), ())
 
 
 class Shortfalls:
@@ -79,8 +81,6 @@ class Shortfalls:
         self.may_lack = perhaps.joined()
         self.expected: dict[Cell, float] = {}
         for cell in ledger.cells:
-            if statements.is_high(cell.place):
-                continue
             expected = self._expected(cell)
             if expected:
                 self.expected[cell] = expected
@@ -91,8 +91,7 @@ class Shortfalls:
             return
         cell = one.cells[0]
         strongest = self.by.get(cell, one.by)
-        if one.by <= strongest:
-            self.by[cell] = one.by
+        self.by[cell] = min(strongest, one.by)
         known = self.least.get(cell, 0.0)
         self.least[cell] = max(known, one.least)
 
@@ -101,15 +100,8 @@ class Shortfalls:
         one: Expected,
         amount: float,
     ) -> dict[Cell, float]:
-        """Divide what launches lack among their cells, by what ran in high precision there.
-
-        Less than a launch is nothing, but where a share is all that is expected.
-        """
-        is_share = one.by is Witness.OTHERS
-        is_little = amount < 1 - _ROUNDING
+        """Divide what launches lack among their cells, by what ran in high precision there."""
         if not amount:
-            return {}
-        if is_little and not is_share:
             return {}
         high: dict[Cell, float] = {}
         of_mixed: dict[Cell, float] = {}
@@ -129,8 +121,8 @@ class Shortfalls:
 
     def launches(self, cell: Cell, *, perhaps: bool = False) -> float:
         """Return how many launches of a cell lack, surely or perhaps."""
-        lack = (self.may_lack if perhaps else self.lacks).get(cell)
-        return 0.0 if lack is None else lack.launches
+        lacks = self.may_lack if perhaps else self.lacks
+        return lacks.get(cell, NO_LACK).launches
 
     def work(self, cell: Cell, *, perhaps: bool = False) -> float:
         """Return the work that a cell lacks, surely or perhaps, as a fraction of the rank's."""
@@ -242,27 +234,17 @@ class _Lacking:
     def joined(self) -> dict[Cell, Lack]:
         """Join what the witnesses find lacking of each cell: the most counts.
 
-        The strongest witness that knows names says which modules lack.
+        The strongest witness says which modules lack.
         """
         joined = {}
         for cell, amounts in self._amounts.items():
-            most = max(amount.launches for amount in amounts.values())
-            if most <= _ROUNDING:
-                continue
+            names = self._names[cell]
             joined[cell] = Lack(
-                launches=most,
+                launches=max(amount.launches for amount in amounts.values()),
                 by=frozenset(amounts),
-                names=self._names_of(cell),
+                names=tuple(names[min(names)]),
             )
         return joined
-
-    def _names_of(self, cell: Cell) -> tuple[str, ...]:
-        by_witness = self._names[cell]
-        for witness in sorted(by_witness):
-            names = by_witness[witness]
-            if names:
-                return tuple(names)
-        return ()
 
 
 def _total(

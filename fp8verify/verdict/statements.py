@@ -26,7 +26,7 @@ from fp8verify.verdict.order import (
     is_expert,
     order_of_replay,
 )
-from fp8verify.verdict.pins import Pins
+from fp8verify.verdict.pins import NO_PINS, Pins
 
 # The GEMMs decide about classes that nobody knows, and about an autocast that is on at times.
 _OPEN_STATES: Final = frozenset({"unknown", "fp8_module_off"})
@@ -44,7 +44,6 @@ class Statements:
 
     def __init__(self, ranks: Sequence[RankEvidence], requested: Requested) -> None:
         """Sort the modules of each rank by name and by size."""
-        self._ranks = ranks
         self._requested = requested
         self._leaves_high: dict[Leg, bool] = {}
         for leg in Leg:
@@ -53,32 +52,23 @@ class Statements:
         # Launches of no known leg are mostly of others.
         self._leaves_high[Leg.UNKNOWN] = False
         self.alike = not any(map(_is_stage, ranks))
-        by_rank: list[Sequence[ModuleRecord]] = [rank.modules for rank in ranks]
-        if self.alike:
-            by_rank = _with_conversions_of_any(by_rank)
-        lists: list[Sequence[ModuleRecord]] = []
-        self._context: list[int] = []
-        for modules in by_rank:
-            if modules not in lists:
-                lists.append(modules)
-            self._context.append(lists.index(modules))
+        lists = _with_conversions_of_any([rank.modules for rank in ranks])
         self._lists = lists
-        self._by_layer = list(map(_by_layer, lists))
-        self._pins = Pins(requested.layers)
-        has_list = any(rank.modules for rank in ranks)
+        self._context = list(map(lists.index, lists))
+        self._by_layer = {
+            context: _by_layer(lists[context]) for context in self._context
+        }
+        pins = Pins(requested.layers)
+        # What a list names is pinned by its name.
+        self._pins = [NO_PINS if modules else pins for modules in lists]
+        has_list = any(lists)
         is_known = self.alike and not has_list
-        self.blocks = self._pins.first_and_last if is_known else None
-        self._high: dict[tuple[int, int], bool] = {}
+        self.blocks = pins.first_and_last if is_known else None
+        self._high_steps = [frozenset(requested.high_steps(rank)) for rank in ranks]
 
     def is_high(self, place: Place) -> bool:
         """Whether the log states that a step does not run in low precision."""
-        if place.step < 0:
-            return False
-        key = (place.rank, place.step)
-        if key not in self._high:
-            rank = self._ranks[place.rank]
-            self._high[key] = self._requested.is_high(rank, place.step)
-        return self._high[key]
+        return place.step in self._high_steps[place.rank]
 
     def leaves_high(self, leg: Leg) -> bool:
         """Whether the recipe keeps a leg in high precision, or one that it may be."""
@@ -113,13 +103,14 @@ class Statements:
 
     def is_low(self, module: ModuleRecord, leg: Leg) -> bool:
         """Whether a module was to compute a leg in low precision, and the log does not pin it."""
-        if module.state not in CONVERTED:
-            return False
-        pin = self._requested.pin(module.fqn)
-        if pin is not None:
-            return False
+        is_converted = module.state in CONVERTED and not self._is_pinned(module)
         legs = [each for each in legs_of(leg) if runs(module, each)]
-        return bool(legs) and all(self._is_asked_of(module, each) for each in legs)
+        are_asked = all(self._is_asked_of(module, each) for each in legs)
+        return is_converted and bool(legs) and are_asked
+
+    def _is_pinned(self, module: ModuleRecord) -> bool:
+        pin = self._requested.pin(module.fqn)
+        return pin is not None
 
     def _is_asked_of(self, module: ModuleRecord, leg: Leg) -> bool:
         """Whether neither the recipe nor a module's own configuration keeps a leg high.
@@ -142,11 +133,14 @@ class Statements:
                 low += self.is_low(module, each)
         return low
 
-    def tells_apart(self, module: ModuleRecord, leg: Leg) -> bool:
-        """Whether a module runs its forward product in low precision, and a leg of it not."""
-        if not self.is_low(module, Leg.FPROP):
-            return False
-        return not self.is_low(module, leg)
+    def told_apart(
+        self,
+        modules: Iterable[ModuleRecord],
+        leg: Leg,
+    ) -> int:
+        """Return how many modules run their forward product in low precision, and a leg of it not."""
+        low = [module for module in modules if self.is_low(module, Leg.FPROP)]
+        return len(self.may_be_high(low, leg))
 
     def may_be_others(
         self,
@@ -166,10 +160,7 @@ class Statements:
 
     def is_open(self, module: ModuleRecord) -> bool:
         """Whether what a module is to do is not known: its class is not, or it is on at times."""
-        if module.state not in _OPEN_STATES:
-            return False
-        pin = self._requested.pin(module.fqn)
-        return pin is None
+        return module.state in _OPEN_STATES and not self._is_pinned(module)
 
     def in_order(self, program: Program, rank: int) -> list[Named]:
         """Return the calls whose modules are known by order: places of calls, and their modules.
@@ -208,21 +199,15 @@ class Statements:
         return found
 
     def pinned(self, rank: int) -> int:
-        """Return how many blocks the log keeps in high precision that no module list names.
+        """Return how many blocks in a row the log keeps in high precision that no list names.
 
         A rank may be a stage of a pipeline, and an execution a chunk of it, with these blocks.
         """
-        if self._ranks[rank].modules:
-            return 0
-        if self.alike:
-            return self._pins.count
-        return self._pins.most_in_a_row
+        return self._pins[rank].most_in_a_row
 
     def left_out(self, rank: int) -> int | None:
         """Return how many layers are all that the log leaves out; None if it may be more."""
-        if self._ranks[rank].modules:
-            return None
-        return self._pins.layers
+        return self._pins[rank].layers
 
     @property
     def counts(self) -> list[Claim]:
@@ -247,23 +232,17 @@ def runs(module: ModuleRecord, leg: Leg) -> bool:
 
 def _with_conversions_of_any(
     by_rank: Sequence[Sequence[ModuleRecord]],
-) -> list[Sequence[ModuleRecord]]:
-    """Return the modules of ranks that have the same names as converted where any rank did."""
-    names = set()
+) -> list[list[ModuleRecord]]:
+    """Return the modules of each rank, those as converted that are on any rank."""
     known: dict[str, ModuleRecord] = {}
     for modules in by_rank:
-        if modules:
-            names.add(frozenset(module.fqn for module in modules))
-        for module in modules:
-            if module.state in CONVERTED:
-                known[module.fqn] = module
-    if len(names) != 1:
-        return list(by_rank)
-    joined: list[Sequence[ModuleRecord]] = []
+        converted = [module for module in modules if module.state in CONVERTED]
+        known.update({module.fqn: module for module in converted})
+    lists = []
     for modules in by_rank:
         of_rank = [known.get(module.fqn, module) for module in modules]
-        joined.append(of_rank)
-    return joined
+        lists.append(of_rank)
+    return lists
 
 
 def _by_layer(modules: Sequence[ModuleRecord]) -> dict[Layer, list[ModuleRecord]]:

@@ -19,6 +19,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 
+from fp8verify.analysis.kinds import grouped
 from fp8verify.terms import LEGS, Leg
 from fp8verify.verdict.expectation import (
     Expected,
@@ -36,28 +37,33 @@ from fp8verify.verdict.statements import Statements
 
 
 def expectations(ledger: Ledger, statements: Statements) -> Iterator[Expected]:
-    """Yield what all witnesses expect of a ledger."""
+    """Yield what all witnesses expect of a ledger, but for what is excused."""
+    for one in _of_all_witnesses(ledger, statements):
+        if not one.is_excused(statements):
+            yield one
+
+
+def _of_all_witnesses(ledger: Ledger, statements: Statements) -> Iterator[Expected]:
     peers = Peers(ledger, statements)
-    cache: dict[object, list[Said]] = {}
     for program in ledger.programs:
+        # Executions of ranks with equal lists, that are compared alike, are judged as one.
+        by_context: dict[object, list[Place]] = defaultdict(list)
         for place in program.places:
-            if statements.is_high(place):
-                continue
-            context = (
-                id(program),
-                statements.context(place.rank),
-                peers.scope(place.rank),
-            )
-            if context not in cache:
-                cache[context] = [
-                    *by_list(program, place, statements),
-                    *_by_log(program, place, statements),
-                    *peers.of(program, place),
-                    *by_call(program, place, statements),
-                    *by_missing_gradients(program, statements),
-                ]
-            for stated in cache[context]:
-                yield stated.at(place)
+            context = statements.context(place.rank)
+            scope = peers.scope(place.rank)
+            by_context[context, scope].append(place)
+        for alike in by_context.values():
+            place = alike[0]
+            found = [
+                *by_list(program, place, statements),
+                *_by_log(program, place, statements),
+                *peers.of(program, place),
+                *by_call(program, place, statements),
+                *by_missing_gradients(program, statements),
+            ]
+            for place in alike:
+                for stated in found:
+                    yield stated.at(place)
     yield from by_list_of_steps(ledger, statements)
     yield from by_loose_calls(ledger, statements)
     yield from by_others(ledger, statements)
@@ -72,10 +78,7 @@ def _by_log(
     statements: Statements,
 ) -> Iterator[Said]:
     """Yield what the log states of blocks and counts, without a module list."""
-    by_leg: dict[Leg, list[Entry]] = defaultdict(list)
-    for entry in program.entries:
-        if not statements.leaves_high(entry.leg):
-            by_leg[entry.leg].append(entry)
+    by_leg = grouped(program.entries, _leg_of)
     forward = len(program.forward_calls)
     modules = statements.modules_of(place.rank, None)
     is_frozen = any(module.frozen for module in modules)
@@ -84,16 +87,19 @@ def _by_log(
         is_sure = leg is Leg.FPROP or not is_frozen
         for stated in _by_counts(by_leg[leg], forward, statements):
             yield stated if is_sure else stated.doubted()
-    for (_, leg), entries in program.by_layer.items():
-        if leg in by_leg and any(entry.is_low for entry in entries):
+    for entries in program.by_layer.values():
+        if any(entry.is_low for entry in entries):
             free = _outside_of_pins(entries, statements)
-            if free:
-                least = float(launches_of(free))
-                yield said(Witness.LOG, free, least)
+            least = float(launches_of(free))
+            yield said(Witness.LOG, free, least)
     left_out = statements.left_out(place.rank)
     if left_out is not None:
         for leg in LEGS:
             yield from _all_but_left_out(by_leg[leg], left_out)
+
+
+def _leg_of(entry: Entry) -> Leg:
+    return entry.leg
 
 
 def _by_counts(

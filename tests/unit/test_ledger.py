@@ -41,7 +41,7 @@ def nothing(**said: Any) -> Any:
         has_experts=lambda _: said.get("has_experts", False),
         order_of_replay=lambda *_: said.get("replay", []),
         may_be_high=lambda listed, _: [m for m in listed if m.fqn == "high"],
-        tells_apart=lambda *_: False,
+        told_apart=lambda *_: 0,
         may_be_others=lambda *_: False,
         in_order=lambda *_: said.get("in_order", []),
         counts=said.get("counts", []),

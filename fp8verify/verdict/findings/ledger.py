@@ -163,8 +163,8 @@ class LedgerFindings:
         """Yield the legs that the recipe keeps in high precision, and that ran there."""
         for leg in filter(self._requested.leaves_high, LEGS):
             cells = self.ledger.of_rank(place, leg)
-            share = self.ledger.total(cells).share
-            is_high = share is not None and share < limits.HALF
+            ran = self.ledger.total(cells)
+            is_high = ran.high > ran.low
             yield from told(
                 "leg-not-fp8",
                 "by-recipe",

@@ -303,7 +303,7 @@ class ShortfallFacts:
             "format": run.requested.name,
             "formats": low_precision_name(self._rank.linear.kernels),
             "share": f"{run.seen}{of_flops(self._work)}",
-            "most": self._short.ran.share or 0.0,
+            "most": self._short.ran.share,
             "usual": self._short.usual,
             "lacks_of": self._lacks_of_all(),
             "took": f"{self._took}{run.seen}",
