@@ -53,6 +53,8 @@ _ACCEPT = (
     "Otherwise change {setting} so that it keeps fewer layers in high precision."
 )
 _LINES = {Verdict.ACTIVE: 16}
+# A part of a C++ name that is no list of parameters.
+_UNNAMED = "(anonymous namespace)"
 _PROOF_ROWS = 8
 _RANKS = 8
 _TENSORS = 5
@@ -109,12 +111,20 @@ def _findings(report: Report) -> Iterator[Finding]:
     is_said = False
     for finding in tables.by_severity(tables.shown_findings(report)):
         is_cause = finding.code == report.cause and not is_said
-        is_repeated = f"; {finding.message};" in f"; {report.reason};"
+        is_repeated = _repeats(report, finding)
         is_said = is_said or bool(finding.hint and is_cause)
         if finding.hint and (is_cause or is_repeated):
             yield replace(finding, message="")
         else:
             yield finding
+
+
+def _repeats(report: Report, finding: Finding) -> bool:
+    """Whether the sentence says what a finding says; of the only rank also its file's name does."""
+    message = finding.message
+    if len(report.ranks) == 1:
+        message = message.removeprefix(f"{report.ranks[0].source}: ")
+    return f"; {message};" in f"; {report.reason};"
 
 
 def _speed(report: Report, findings: Iterable[Finding]) -> Note | None:
@@ -415,7 +425,22 @@ def _kernel_cells(row: KernelRow, is_timed: bool) -> Iterator[str]:
         yield _rate(row.tflops)
         of_peak = row.percent_of_peak and row.percent_of_peak / 100
         yield figure(of_peak, ".0%")
-    yield row.name
+    yield _without_parameters(row.name)
+
+
+def _without_parameters(name: str) -> str:
+    """Return the name of a C++ function without the types of its parameters, which say little."""
+    depth = 0
+    for place, letter in enumerate(name):
+        if letter == "<":
+            depth += 1
+        elif letter == ">":
+            depth -= 1
+        elif letter == "(" and depth == 0 and place:
+            is_scope = name.startswith(_UNNAMED, place)
+            if not is_scope:
+                return name[:place]
+    return name
 
 
 def _rank_grid(report: Report) -> Grid:

@@ -168,6 +168,35 @@ def test_a_finding_that_the_sentence_says_has_no_message_of_its_own() -> None:
     assert shown.hint == first.hint
 
 
+def test_of_the_only_trace_its_file_is_not_named_a_second_time() -> None:
+    report = report_of("fp8_unfused_attention")
+    (rank,) = report.ranks
+    (first, *_) = (one for one in report.findings if one.hint)
+    of_file = replace(first, message=f"{rank.source}: no GPU kernels")
+    alone = replace(report, reason="no GPU kernels", findings=(of_file,))
+    (shown,) = page_of(alone).findings
+    assert shown.message == ""
+    of_two = replace(alone, ranks=(rank, replace(rank, rank=1)))
+    (shown,) = page_of(of_two).findings
+    assert shown.message.endswith(of_file.message)
+
+
+def test_a_kernel_is_named_without_the_types_of_its_parameters() -> None:
+    names = {
+        "void f<int, g<(bool)1>>(float const*, int)": "void f<int, g<(bool)1>>",
+        "void (anonymous namespace)::f<2>(T)": "void (anonymous namespace)::f<2>",
+        "nvjet_sm90_qqtst_TNT": "nvjet_sm90_qqtst_TNT",
+    }
+    report = report_of("fp8_compiled")
+    (rank,) = report.ranks
+    gemm = next(row for row in rank.kernels if row.role.is_gemm)
+    for name, shown in names.items():
+        named = replace(rank, kernels=(replace(gemm, name=name),))
+        page = page_of(replace(report, ranks=(named,)), verbose=True)
+        (grid,) = (one for one in page.grids if one.title == "Longest GEMM kernels")
+        assert [row[-1] for row in grid.rows] == [shown]
+
+
 def test_layers_that_the_log_counts_out_are_why_not_all_ran_in_fp8() -> None:
     reason = report_of("fp8_nanochat").reason
     assert reason.endswith(
