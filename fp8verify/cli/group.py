@@ -29,7 +29,7 @@ COMMANDS = {
     "compare": "Compare two runs: is FP8 faster, and where does the time go?",
     "table": "Show many runs in one table, one row each.",
     "explain": "Explain kernel names, codes, words of reports and error messages.",
-    "annotate": "Copy a trace with every GEMM labeled by precision and pass.",
+    "annotate": "Copy a trace with every GEMM labeled by precision and leg.",
     "env": "Print environment variables for jobs whose command cannot be wrapped.",
     "prove": "Compare the precision of GEMM kernels with the GPU's own counters.",
 }

@@ -170,7 +170,7 @@ def _named_code(folder: str | None) -> CodeSource:
     help="The new trace: .json, .json.gz or .json.zst.",
 )
 def annotate_command(trace: str, output: Path) -> None:
-    """Copy a trace with every GEMM labeled by precision and GEMM pass, for trace viewers.
+    """Copy a trace with every GEMM labeled by precision and leg, for trace viewers.
 
     Kernels get arguments, and each stream a precision track, which Perfetto colors by name. Nothing
     else changes.

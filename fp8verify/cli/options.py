@@ -459,14 +459,14 @@ report_options = added(
     valued(
         "--save-baseline FILE",
         type=FILE,
-        text="Save the FP8 shares of the run, of its GEMM passes and its layers, and which library "
+        text="Save the FP8 shares of the run, of its legs and its layers, and which library "
         "ran each GEMM, for --baseline.",
     ),
     valued(
         "--baseline FILE",
         type=FILE,
         callback=_read_baseline,
-        text="Exit with 1 if the FP8 share, a GEMM pass or a layer is below this saved baseline, or if "
+        text="Exit with 1 if the FP8 share, a leg or a layer is below this saved baseline, or if "
         "GEMMs left their library for a slower one.",
     ),
     valued(

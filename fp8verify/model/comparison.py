@@ -279,7 +279,7 @@ class Comparison(msgspec.Struct, frozen=True, kw_only=True):
         names: what the baseline and the candidate are called.
         budget: what a mean step is made of.
         legs: GEMM time a step by leg.
-        gemms: GEMMs of both runs, paired by layer size and GEMM pass.
+        gemms: GEMMs of both runs, paired by layer size and leg.
         layers: layers of both runs, paired by name.
         ranks: ranks of both runs, if there are several.
         memory: peaks of GPU memory; null where either is not known.

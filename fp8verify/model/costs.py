@@ -70,7 +70,7 @@ class TaxEntry(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         purpose: cast, amax, scale or transpose.
         op: the operator, null where not known.
-        leg: the pass in which they ran.
+        leg: the one in which they ran.
         fused: whether a compiler or library made them one pass over the data.
         kernels: launches.
         time_us: µs of all of them.

@@ -108,7 +108,7 @@ def _less(
 
 
 class LegRow(msgspec.Struct, frozen=True, kw_only=True):
-    """GEMM time of one GEMM pass, by precision class.
+    """GEMM time of one leg, by precision class.
 
     Attributes:
         leg: fprop, dgrad, wgrad, backward (dgrad or wgrad), recompute, attention (products of
@@ -131,7 +131,7 @@ class KernelRow(msgspec.Struct, frozen=True, kw_only=True):
         precision: class of the operands of a GEMM; of other kernels, of what they write.
         library: where the kernel comes from.
         op: the operator that launched it, null where not known.
-        leg: its GEMM pass, null if it is not a GEMM.
+        leg: which of a layer's GEMMs it is, null if it is not a GEMM.
         dims: the operator's input shapes.
         shape: (batch, m, n, k) of a GEMM; a kernel that adds up the parts of one has its shape.
         kernels: launches.
@@ -163,7 +163,7 @@ class RecipeSeen(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         time_us: GEMM time in µs by scaling.
-        fast_accumulation: by GEMM pass, whether fast accumulation was on.
+        fast_accumulation: by leg, whether fast accumulation was on.
     """
 
     time_us: dict[str, float]

@@ -29,7 +29,7 @@ class ModulesReport(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class LayerRow(msgspec.Struct, frozen=True, kw_only=True):
-    """Linear layers of one size, and the GEMMs of that size by GEMM pass.
+    """Linear layers of one size, and the GEMMs of that size by leg.
 
     Attributes:
         n: outputs.
@@ -39,9 +39,9 @@ class LayerRow(msgspec.Struct, frozen=True, kw_only=True):
         names: their names, shortened.
         passes: how often each module ran forward in the window, null where not known.
         passes_per_step: the same in a step, once for each micro-batch.
-        observed: GEMMs that ran, by GEMM pass.
-        in_fp8: those of them in FP8 or FP4, by GEMM pass.
-        expected: GEMMs that the modules should have run, by GEMM pass; empty if
+        observed: GEMMs that ran, by leg.
+        in_fp8: those of them in FP8 or FP4, by leg.
+        expected: GEMMs that the modules should have run, by leg; empty if
             unknown.
         share_of_flops: over the FLOPs of all GEMMs of layers, null unless (nearly) all are known.
     """

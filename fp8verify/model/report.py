@@ -131,7 +131,7 @@ class RankReport(Judged, frozen=True, kw_only=True):
         source: its trace files.
         settled: whether the verdict is the same whatever share is required.
         shortfall: what keeps a rank whose share suffices from being ACTIVE, null if nothing does.
-        rest: cause of a share below 100%: layers or a pass in high precision; null where
+        rest: cause of a share below 100%: layers or a leg in high precision; null where
             unknown.
         opaque_us: µs in unrecognized kernels.
         copy_time_us: µs of memory copies by kind.

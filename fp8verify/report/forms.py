@@ -104,7 +104,7 @@ def brief(result: msgspec.Struct, whole: str = "") -> str:
         lines.append(f"{first.label:8} {first.coded()}")
     last = page.exit
     if whole:
-        last = f"{page.exit} · {whole}"
+        last = f"{page.exit} · whole report: {whole}"
     lines.append(last)
     shown = map(printable, lines)
     return "\n".join(shown) + "\n"

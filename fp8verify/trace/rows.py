@@ -95,7 +95,7 @@ _BLOCK = 4096
 
 _NO_OPERATORS = (
     "no operators: precision is read from kernel names, GEMMs of an optimizer or of attention "
-    "count as the layers', GEMM passes and FLOPs are unknown"
+    "count as the layers', legs and FLOPs are unknown"
 )
 _NO_TYPES = (
     "operators with the shapes of their inputs, but not with their types: precision is read from "

@@ -30,7 +30,7 @@ def test_quiet_is_a_few_lines_with_the_command_for_the_rest() -> None:
     lines = done.stdout.splitlines()
     assert [line.split()[0] for line in lines] == ["ACTIVE", "135", "speed", "exit"]
     assert lines[1].startswith("135 of 135 linear-layer GEMMs")
-    assert lines[-1] == f"exit 0 · fp8verify inspect {CAPTURE}"
+    assert lines[-1] == f"exit 0 · whole report: fp8verify inspect {CAPTURE}"
 
 
 def test_quiet_names_the_log_too_and_no_command_for_what_came_through_a_pipe(
@@ -40,7 +40,7 @@ def test_quiet_names_the_log_too_and_no_command_for_what_came_through_a_pipe(
     done = fp8verify("inspect", trace, "--log", log, "-q")
     assert (
         done.stdout.splitlines()[-1]
-        == f"exit 0 · fp8verify inspect {trace} --log {log}"
+        == f"exit 0 · whole report: fp8verify inspect {trace} --log {log}"
     )
     lines = run(f"fp8verify inspect - -q < {trace}", tmp_path).stdout.splitlines()
     assert [line.split()[0] for line in lines] == ["ACTIVE", "135", "speed", "exit"]
@@ -56,7 +56,7 @@ def test_quiet_says_why_a_run_that_is_active_fails(tmp_path: Path) -> None:
     assert lines[0].startswith("ACTIVE, with 1 error  fp8_te_delayed")
     assert "[baseline-not-comparable] the baseline" in lines[2]
     assert lines[3].startswith(
-        "exit 1: baseline-not-comparable is an error · fp8verify inspect"
+        "exit 1: baseline-not-comparable is an error · whole report: fp8verify inspect"
     )
 
 
@@ -65,7 +65,7 @@ def test_quiet_with_a_file_names_the_file_that_has_the_whole_report(
 ) -> None:
     out = tmp_path / "fp8.html"
     done = fp8verify("inspect", CAPTURE, "-q", "-o", out)
-    assert done.stdout.splitlines()[-1] == f"exit 0 · {out}"
+    assert done.stdout.splitlines()[-1] == f"exit 0 · whole report: {out}"
     assert out.read_text().startswith("<!DOCTYPE html>")
 
 

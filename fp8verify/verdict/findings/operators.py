@@ -73,7 +73,7 @@ def _what_is_open(
     )
     yield may_hide and not rank.trace.trains, ("open", backward)
     others = rank.linear.launches - low_precision_count(kernels)
-    unknown = f"whether the other {others} ({high}) are a pass of the same layers"
+    unknown = f"whether the other {others} ({high}) are a leg of the same layers"
     legs = f"{took}, but without operators it is unknown {unknown}"
     are_proved = legs_are_proved(rank, requested)
     yield rank.ran_low and not are_proved, ("open", legs)
