@@ -91,7 +91,11 @@ def test_a_warning_that_did_not_end_the_run_is_no_cause_of_a_failure(
 
 @pytest.mark.parametrize(
     "message",
-    ["RuntimeError: the frobnicator is upside down", "WARNING", "a sentence of words"],
+    [
+        "RuntimeError: the frobnicator is upside down",
+        "EXCEPTION",
+        "a sentence of words",
+    ],
 )
 def test_an_unknown_message_says_so_and_exits_with_3(message: str) -> None:
     done = CliRunner().invoke(explain_command, [message])
