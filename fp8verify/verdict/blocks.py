@@ -40,10 +40,8 @@ def in_blocks(slots: Iterable[Slot], pinned: Blocks | None) -> InBlocks:
         slots: of all calls; layers that are called once are outside of blocks.
         pinned: what the log says of blocks.
     """
-    total = 0
-    for slot in slots:
-        if _repeats(slot):
-            total = gcd(total, slot.of)
+    repeated = [slot.of for slot in slots if _repeats(slot)]
+    total = gcd(*repeated)
     if pinned is not None and pinned.total == total:
         return InBlocks(total, pinned.pinned)
     return InBlocks(total, frozenset())

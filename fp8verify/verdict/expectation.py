@@ -78,10 +78,6 @@ class Said(NamedTuple):
     expected: Expected
     where: tuple[tuple[Layer, Leg], ...]
 
-    def doubted(self) -> Said:
-        """Return the same of launches that may be others than those that it is about."""
-        return self._replace(expected=self.expected._replace(is_sure=False))
-
     def at(self, place: Place) -> Expected:
         """Return what it says of one execution of the program."""
         cells = tuple(Cell(*place, layer, leg) for layer, leg in self.where)
@@ -155,11 +151,23 @@ def expected_of(
     )
 
 
-def all_but(entries: Iterable[Entry], calls: float) -> float:
-    """Return how many launches run low at least, if so many calls may run in high precision."""
-    counts = sorted((e.ran.launches for e in entries), reverse=True)
-    whole = int(calls)
-    return float(sum(counts[whole:]))
+def products_of(entries: Iterable[Entry]) -> list[int]:
+    """Return how many launches each product of entries has."""
+    products: list[int] = []
+    for entry in entries:
+        products += entry.products
+    return products
+
+
+def all_but(entries: Iterable[Entry], high: int) -> float:
+    """Return how many launches run low at least, if so many products may run in high precision."""
+    longest_first = sorted(products_of(entries), reverse=True)
+    return float(sum(longest_first[high:]))
+
+
+def leg_of(entry: Entry) -> Leg:
+    """Return the leg of an entry."""
+    return entry.leg
 
 
 def launches_of(entries: Iterable[Entry]) -> int:

@@ -15,7 +15,7 @@ from typing import Final, NamedTuple, TypeAlias
 from fp8verify.analysis.calls import Call, Execution, Ran, Tie
 from fp8verify.analysis.kinds import grouped
 from fp8verify.terms import GRADIENT_LEGS, LEGS, Leg, Precision
-from fp8verify.thresholds import WITHOUT_SHAPES
+from fp8verify.thresholds import FIRST_LAYERS, WITHOUT_SHAPES
 
 _LEGS_OF: Final = {
     Leg.BACKWARD: GRADIENT_LEGS,
@@ -30,6 +30,11 @@ Layer: TypeAlias = "str | tuple[int, ...] | None"
 def legs_of(leg: Leg) -> tuple[Leg, ...]:
     """Return the legs of a call that a launch may be; a recomputed product is one of fprop."""
     return _LEGS_OF.get(leg, (leg,))
+
+
+def first_layers(legs: Sequence[Leg]) -> int:
+    """Return how many launches of some legs the first layers of a model lack at the most: dgrads."""
+    return FIRST_LAYERS * legs.count(Leg.DGRAD)
 
 
 def turned(layer: Layer) -> Layer:
@@ -100,6 +105,13 @@ class Entry(NamedTuple):
     def is_low(self) -> bool:
         """Whether all of it ran in low precision."""
         return self.ran.low == self.ran.launches
+
+    @property
+    def products(self) -> list[int]:
+        """The launches of each product: of a known leg all are parts of one, else each is one."""
+        launches = self.ran.launches
+        is_vague = len(legs_of(self.leg)) > 1
+        return [1] * launches if is_vague else [launches]
 
 
 class Tally(NamedTuple):

@@ -18,6 +18,7 @@ from fp8verify.verdict.expectation import (
     Witness,
     expected_at,
     launches_of,
+    leg_of,
     low_of,
     placed,
     said,
@@ -57,17 +58,13 @@ def by_missing_gradients(
 
     Not where the recipe keeps some of these in high precision.
     """
-    by_leg = grouped(program.entries, _leg_of)
+    by_leg = grouped(program.entries, leg_of)
     unknown = by_leg[Leg.UNKNOWN]
     gradients = sum(launches_of(by_leg[leg]) for leg in BACKWARD_LEGS)
     missing = len(GRADIENT_LEGS) * low_of(by_leg[Leg.FPROP]) - gradients
     if missing > 0 and not statements.leaves_high(Leg.BACKWARD):
         least = float(min(launches_of(unknown), missing))
         yield said(Witness.CALL, unknown, least, is_sure=False)
-
-
-def _leg_of(entry: Entry) -> Leg:
-    return entry.leg
 
 
 # ---- calls without numbers

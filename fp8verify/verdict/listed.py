@@ -7,15 +7,16 @@ calls without a size: so many of them may stay in high precision as the list has
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import filterfalse
 from typing import Final
 
 from fp8verify.analysis.calls import Tie
-from fp8verify.analysis.kinds import EXPERTS
+from fp8verify.analysis.kinds import grouped
 from fp8verify.capture.schema import ModuleRecord
-from fp8verify.terms import BACKWARD_LEGS, GRADIENT_LEGS, LEGS, Leg
-from fp8verify.thresholds import FIRST_LAYERS
+from fp8verify.terms import BACKWARD_LEGS, GRADIENT_LEGS, Leg
 from fp8verify.verdict.expectation import (
     Expected,
     Placed,
@@ -24,8 +25,10 @@ from fp8verify.verdict.expectation import (
     all_but,
     expected_at,
     launches_of,
+    leg_of,
     low_of,
     placed,
+    products_of,
     said,
 )
 from fp8verify.verdict.ledger import (
@@ -34,11 +37,12 @@ from fp8verify.verdict.ledger import (
     Ledger,
     Place,
     Program,
+    first_layers,
     legs_of,
     turned,
 )
 from fp8verify.verdict.order import Named, is_expert
-from fp8verify.verdict.readings import Launches, high_launches
+from fp8verify.verdict.readings import High, Launches, high_launches
 from fp8verify.verdict.statements import Statements
 
 _GRADIENTS: Final = (*GRADIENT_LEGS, Leg.BACKWARD)
@@ -151,9 +155,7 @@ def _groups(program: Program) -> Iterator[tuple[tuple[Leg, ...], list[Entry]]]:
     found: dict[tuple[Layer, Leg], dict[Leg, list[Entry]]]
     found = defaultdict(lambda: defaultdict(list))
     for (layer, leg), entries in program.by_layer.items():
-        group = layer
-        if leg in BACKWARD_LEGS:
-            group = exchanged.get(layer, layer)
+        group = exchanged.get((layer, leg), layer)
         for entry in entries:
             found[group, entry.slot.sort][leg].append(entry)
     for by_leg in found.values():
@@ -161,14 +163,14 @@ def _groups(program: Program) -> Iterator[tuple[tuple[Leg, ...], list[Entry]]]:
             yield legs, [entry for leg in legs for entry in by_leg[leg]]
 
 
-def _exchanged(program: Program) -> dict[Layer, Layer]:
-    """Return by its size the layer that has inputs and outputs exchanged, where legs are open."""
-    exchanged: dict[Layer, Layer] = {}
+def _exchanged(program: Program) -> dict[tuple[Layer, Leg], Layer]:
+    """Return for gradients the first of layers with inputs and outputs exchanged, if legs are open."""
+    exchanged: dict[tuple[Layer, Leg], Layer] = {}
     for layer, leg in program.by_layer:
-        if leg is Leg.BACKWARD and isinstance(layer, tuple):
-            other = layer[::-1]
-            if (other, Leg.FPROP) in program.by_layer:
-                exchanged[max(layer, other)] = min(layer, other)
+        if leg is Leg.BACKWARD:
+            for either in BACKWARD_LEGS:
+                first = exchanged.setdefault((layer, either), layer)
+                exchanged[turned(layer), either] = first
     return exchanged
 
 
@@ -190,23 +192,21 @@ def _of_layer(
     """Yield how many launches of a layer, or of a size, run low at least."""
     leg = legs[-1]
     layer = entries[0].slot.layer
+    is_vague = len(legs_of(leg)) > 1
+    if statements.leaves_high(leg) and not is_vague:
+        return
     by = Witness.NAMES if isinstance(layer, str) else Witness.MODULES
     may_be_high = statements.may_be_high(modules, leg)
-    names = _names(modules, may_be_high)
-    if layer == EXPERTS:
-        least = 0.0 if may_be_high else all_but(entries, 0)
-        yield said(by, entries, least, names)
-        return
-    if len(legs_of(leg)) == 1 and statements.leaves_high(leg):
-        return
-    high = high_launches(_counted(leg, entries, len(forward)), modules, statements)
-    if high is None:
-        least = _least_of_no_passes(leg, entries, len(forward), modules, statements)
-        yield said(by, entries, least, names)
-        return
-    least = _all_but(entries, high.most)
-    perhaps = _all_but(entries, high.least)
-    yield said(by, entries, least, names, perhaps=perhaps)
+    ran = _counted(leg, entries, len(forward))
+    in_passes = high_launches(ran, modules, statements)
+    high = in_passes or _high_of_no_passes(ran, modules, statements)
+    yield said(
+        by,
+        entries,
+        all_but(entries, high.most),
+        _names(modules, may_be_high),
+        perhaps=all_but(entries, high.least),
+    )
 
 
 def _counted(
@@ -217,50 +217,23 @@ def _counted(
     """Count calls of a leg, or launches of legs that cannot be told apart."""
     is_vague = len(legs_of(leg)) > 1
     return Launches(
-        launches=len(_products(entries)),
+        launches=len(products_of(entries)),
         leg=leg,
         forward=forward,
         may_repeat=is_vague or leg is Leg.RECOMPUTE,
     )
 
 
-def _products(entries: Iterable[Entry]) -> list[int]:
-    """Return of each product how many launches it has: those of a known leg are parts of one."""
-    products: list[int] = []
-    for entry in entries:
-        launches = entry.ran.launches
-        is_vague = len(legs_of(entry.leg)) > 1
-        products += [1] * launches if is_vague else [launches]
-    return products
-
-
-def _all_but(entries: Iterable[Entry], high: int) -> float:
-    """Return how many launches run low at least, if so many products may run in high precision."""
-    longest_first = sorted(_products(entries), reverse=True)
-    return float(sum(longest_first[high:]))
-
-
-def _least_of_no_passes(
-    leg: Leg,
-    entries: Sequence[Entry],
-    forward: int,
+def _high_of_no_passes(
+    ran: Launches,
     modules: Sequence[ModuleRecord],
     statements: Statements,
-) -> float:
-    """Return how many launches of a size run low at least, if some modules ran more often."""
-    may_be = legs_of(leg)
-    launches = launches_of(entries)
-    is_vague = len(may_be) > 1
-    if is_vague and launches > len(may_be) * forward:
-        may_be = LEGS  # compiled code recomputed some
-    each = len(may_be) * len(modules)
-    passes = -(-(launches if is_vague else len(entries)) // each)
-    low = sum(statements.low_legs(modules, one) for one in may_be)
-    high = passes * (each - low)
-    in_parts = max(entry.ran.launches for entry in entries) > len(may_be)
-    if is_vague and in_parts:
-        return all_but(entries, high)
-    return _all_but(entries, high)
+) -> High:
+    """Return how many launches may run in high precision, if some modules ran more often."""
+    each = len(legs_of(ran.leg)) * len(modules)
+    passes = math.ceil(ran.launches / each)
+    high = passes * (each - statements.low_legs(modules, ran.leg))
+    return High(high, high)
 
 
 # ---- calls without sizes
@@ -273,24 +246,20 @@ def _without_sizes(
 ) -> Iterator[Said]:
     """Yield how many launches without sizes run low at least: any of them may be of any module."""
     modules = statements.modules_of(place.rank, None)
-    by_leg: dict[Leg, list[Entry]] = defaultdict(list)
-    for entry in program.entries:
-        if entry.slot.layer is None:
-            by_leg[entry.leg].append(entry)
-    if not modules or not by_leg:
+    unsized = [entry for entry in program.entries if entry.slot.layer is None]
+    by_leg = grouped(unsized, leg_of)
+    if not modules:
         return
-    is_whole = sum(map(len, by_leg.values())) == len(program.entries)
-    has_experts = statements.has_experts(place.rank)
-    if is_whole:
+    if len(unsized) == len(program.entries):
         yield from _of_whole_list(by_leg, modules, statements)
-    for legs in _joined_legs(by_leg) if not has_experts else ():
+        yield from _beside_vague(by_leg, modules, statements)
+    if statements.has_experts(place.rank):
+        return
+    for legs in _joined_legs(by_leg):
         entries = [entry for leg in legs for entry in by_leg[leg]]
         least = _least_of_some(legs[-1], entries, modules, statements)
         yield said(Witness.MODULES, entries, float(least))
-    if not has_experts:
-        yield from _fewer_than_gradients(by_leg, modules, statements)
-    if is_whole and not has_experts:
-        yield from _beside_vague(by_leg, modules, statements)
+    yield from _fewer_than_gradients(by_leg, modules, statements)
 
 
 def _of_whole_list(
@@ -299,24 +268,22 @@ def _of_whole_list(
     statements: Statements,
 ) -> Iterator[Said]:
     """Yield how many launches run low at least, where they can be passes through the list."""
-    forward = len(by_leg[Leg.FPROP]) if Leg.FPROP in by_leg else None
+    forward = len(by_leg.get(Leg.FPROP, ()))
     # Which of the experts ran is open, and whether a router is among the calls. Beside launches of
     # no known leg, which may be all of the model's, those with an operator may be others.
     is_unknown = Leg.UNKNOWN in by_leg and len(by_leg) > 1
     is_sure = not is_unknown and not any(map(is_expert, modules))
     for legs in _joined_legs(by_leg):
         entries = [entry for leg in legs for entry in by_leg[leg]]
-        ran = _counted(legs[-1], entries, forward)
+        ran = _counted(legs[-1], entries, forward or None)
         high = high_launches(ran, modules, statements)
         if high is not None:
-            least = _all_but(entries, high.most)
-            perhaps = _all_but(entries, high.least)
             yield said(
                 Witness.MODULES,
                 entries,
-                least,
+                all_but(entries, high.most),
                 is_sure=is_sure,
-                perhaps=perhaps,
+                perhaps=all_but(entries, high.least),
             )
 
 
@@ -330,13 +297,13 @@ def _beside_vague(
     More of this leg may be among those that may be dgrad or wgrad.
     """
     passes, rest = divmod(len(by_leg.get(Leg.FPROP, ())), len(modules))
-    if rest or Leg.BACKWARD not in by_leg:
+    has_experts = any(map(is_expert, modules))
+    if rest or has_experts or Leg.BACKWARD not in by_leg:
         return
-    for leg in GRADIENT_LEGS:
+    for leg in filterfalse(statements.leaves_high, GRADIENT_LEGS):
         entries = by_leg.get(leg, ())
-        if entries and not statements.leaves_high(leg):
-            high = passes * (len(modules) - statements.low_legs(modules, leg))
-            yield said(Witness.MODULES, entries, _all_but(entries, high))
+        high = passes * (len(modules) - statements.low_legs(modules, leg))
+        yield said(Witness.MODULES, entries, all_but(entries, high))
 
 
 def _least_of_some(
@@ -347,15 +314,11 @@ def _least_of_some(
 ) -> int:
     """Return how many launches run low at least, if other products may be among them."""
     legs = legs_of(leg)
-    is_vague = len(legs) > 1
-    count = launches_of(entries) if is_vague else len(entries)
     of_all = len(modules) * len(legs)
-    if count < of_all:
+    if len(products_of(entries)) < of_all:
         return 0
     low = statements.low_legs(modules, leg)
-    if Leg.DGRAD in legs:
-        low -= FIRST_LAYERS
-    return max(0, low)
+    return max(0, low - first_layers(legs))
 
 
 def _fewer_than_gradients(
@@ -371,11 +334,10 @@ def _fewer_than_gradients(
     gradients: list[Entry] = []
     for leg in _GRADIENTS:
         gradients += by_leg.get(leg, ())
-    of_all = len(GRADIENT_LEGS) * len(modules)
+    of_all = len(GRADIENT_LEGS) * len(modules) - first_layers(GRADIENT_LEGS)
+    have_gradients = launches_of(gradients) >= of_all
     are_all_low = statements.low_legs(modules, Leg.FPROP) == len(modules)
-    if not forward or len(forward) >= len(modules) or not are_all_low:
-        return
-    if launches_of(gradients) >= of_all - FIRST_LAYERS:
+    if have_gradients and are_all_low and len(forward) < len(modules):
         least = float(launches_of(forward))
         yield said(Witness.MODULES, forward, least, is_sure=False)
 
@@ -387,33 +349,31 @@ def _of_modules_without_calls(
 ) -> Iterator[Said]:
     """Yield that calls without a size are of modules that no call with their size can be.
 
-    Surely so where as many calls have no size as modules have no call, else perhaps.
+    Surely so where as many calls have no size as modules have no call, else perhaps. Not where some
+    modules ran more than once, so that others may have too.
     """
     entries = program.by_layer.get((None, Leg.FPROP), ())
-    has_sizes = any(entry.slot.layer is not None for entry in program.entries)
-    if not entries or not has_sizes or statements.has_experts(place.rank):
-        return
     missing = 0
     names: list[str] = []
+    ran_again = False
     for layer in statements.sizes(place.rank):
         modules = statements.modules_of(place.rank, layer)
         calls = len(program.by_layer.get((layer, Leg.FPROP), ()))
-        if calls > len(modules):
-            return  # some ran more than once, so others may have too
         may_be_high = statements.may_be_high(modules, Leg.FPROP)
         low = _names(modules, may_be_high)
-        lacking = max(0, len(low) - calls)
-        missing += lacking
-        if lacking:
+        ran_again |= calls > len(modules)
+        if calls < len(low):
+            missing += len(low) - calls
             names += low
-    launches = launches_of(entries)
-    are_all = len(names) == missing
-    if missing:
-        least = float(min(launches, missing))
+    has_sizes = any(entry.slot.layer is not None for entry in program.entries)
+    is_open = ran_again or not has_sizes or statements.has_experts(place.rank)
+    if missing and not is_open:
+        launches = launches_of(entries)
+        are_all = len(names) == missing
         yield said(
             Witness.MODULES,
             entries,
-            least,
+            float(min(launches, missing)),
             names if are_all else (),
             is_sure=launches == missing,
         )
@@ -458,7 +418,7 @@ def _of_named(
         if statements.low_legs([module], leg):
             names.append(module.fqn)
     if low:
-        least = _all_but(entries, high)
+        least = all_but(entries, high)
         yield said(Witness.NAMES, entries, least, names)
 
 
@@ -477,28 +437,25 @@ def _are_paired(
         calls: their places, of one layer.
         alike: the modules that the calls may be of.
     """
-    if all(program.calls[call].tie is Tie.NUMBER for call in calls):
-        return True
+    is_numbered = all(program.calls[call].tie is Tie.NUMBER for call in calls)
     layer = program.by_call[calls[0]][0].slot.layer
     is_turned = (
         turned(layer) != layer and (turned(layer), Leg.FPROP) in program.by_layer
     )
     is_vague = (layer, Leg.BACKWARD) in program.by_layer
     is_frozen = any(module.frozen for module in alike)
-    if is_frozen or (is_vague and is_turned):
-        return False
-    counts: list[int] = []
-    for entries in program.by_call.values():
-        slot = entries[0].slot
-        if slot.layer != layer:
-            continue
-        gradients = [entry for entry in entries if entry.leg in BACKWARD_LEGS]
-        if slot.sort is Leg.FPROP:
-            counts.append(launches_of(gradients))
-        elif gradients:
-            return False  # some belong to no call
-    most = max(counts)
-    return most <= len(GRADIENT_LEGS) and sum(counts) >= most * len(counts) - 1
+    is_open = is_frozen or (is_vague and is_turned)
+    forward = program.by_layer[layer, Leg.FPROP]
+    launches = {entry.call: 0 for entry in forward}
+    for leg in BACKWARD_LEGS:
+        for entry in program.by_layer.get((layer, leg), ()):
+            before = launches.get(entry.call, 0)
+            launches[entry.call] = before + entry.ran.launches
+    belong_to_calls = len(launches) == len(forward)
+    most = max(launches.values())
+    have_all = sum(launches.values()) >= most * len(launches) - 1
+    are_as_many = belong_to_calls and have_all and most <= len(GRADIENT_LEGS)
+    return is_numbered or (are_as_many and not is_open)
 
 
 def _by_order_of_replay(
@@ -512,7 +469,7 @@ def _by_order_of_replay(
     in high precision.
     """
     entries = program.entries
-    if not entries or not all(map(_is_unknown, entries)):
+    if not all(map(_is_unknown, entries)):
         return
     begin = 0
     found = []
@@ -520,10 +477,7 @@ def _by_order_of_replay(
         end = begin + len(part.legs)
         here = entries[begin:end]
         begin = end
-        low = []
-        for module, leg in part.legs:
-            if statements.is_low(module, leg):
-                low.append(module.fqn)
+        low = [of.fqn for of, leg in part.legs if statements.is_low(of, leg)]
         if low_of(here) > len(low):
             return
         least = float(len(low))

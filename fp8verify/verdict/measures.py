@@ -29,10 +29,11 @@ class Shares(NamedTuple):
 
 
 class _Work(NamedTuple):
-    """Work: what was to run in low precision, and what did."""
+    """Work of which something is stated, what of it was to run in low precision, and what did."""
 
-    low: float
-    measured: float
+    stated: float = 0.0
+    low: float = 0.0
+    measured: float = 0.0
 
 
 class Measures:
@@ -78,39 +79,32 @@ class Measures:
     def _stated_work(self, place: int) -> _Work | None:
         """Return what of a rank's work was to run in low precision, None if that is not stated."""
         cells = self._ledger.of_rank(place)
-        whole = 0.0
-        stated = 0.0
-        low = 0.0
-        measured = 0.0
-        for cell in cells:
-            whole += self._work(cell)
-            of_cell = self._stated_in(cell)
-            if of_cell is not None:
-                stated += self._work(cell)
-                low += of_cell.low
-                measured += of_cell.measured
+        whole = sum(map(self._work, cells))
+        of_cells = map(self._stated_in, cells)
+        stated, low, measured = map(sum, zip(_Work(), *of_cells, strict=True))
         is_known = self._ledger.in_flops[place] or self._are_weighed(place)
         is_stated = whole > 0 and (1 - NEGLIGIBLE) * whole <= stated
         if is_known and is_stated:
-            return _Work(low / whole, measured / whole)
+            return _Work(stated / whole, low / whole, measured / whole)
         return None
 
-    def _stated_in(self, cell: Cell) -> _Work | None:
-        """Return what of a cell was to run in low precision and what did, None if nothing says it.
+    def _stated_in(self, cell: Cell) -> _Work:
+        """Return what of a cell was to run in low precision and what did, if something says it.
 
         Without shapes, what did is what was to, as far as nothing lacks.
         """
         ran = self._ledger.cells[cell]
         share = self._stated_share(cell)
         if share is None:
-            return None
-        low = share * self._work(cell)
+            return _Work()
+        work = self._work(cell)
+        low = share * work
         if self._ledger.in_flops[cell.rank]:
-            return _Work(low, ran.low_work)
+            return _Work(work, low, ran.low_work)
         low_or_lacking = ran.low + self._lacking.launches(cell)
         if not low_or_lacking:
-            return _Work(0.0, 0.0)
-        return _Work(low, low * ran.low / low_or_lacking)
+            return _Work(work)
+        return _Work(work, low, low * ran.low / low_or_lacking)
 
     def _are_weighed(self, place: int) -> bool:
         """Whether the sizes of the list say how much work all GEMMs of a rank are.

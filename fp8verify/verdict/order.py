@@ -52,27 +52,13 @@ def _in_order_but_experts(program: Program, listed: Listed) -> list[Named]:
 
     The experts between two of the others are of one block. Any of them may have run.
     """
-    of_experts = set()
-    others = []
-    for size, module in listed:
-        if is_expert(module):
-            of_experts.add(size)
-        else:
-            others.append((size, module))
-    other_sizes = [size for size, _ in others]
-    if not of_experts.isdisjoint(other_sizes):
+    of_experts = {size for size, module in listed if is_expert(module)}
+    others = [(size, module) for size, module in listed if not is_expert(module)]
+    sized = [(program.calls[call].size, call) for call in program.forward_calls]
+    rest = [(size, call) for size, call in sized if size not in of_experts]
+    if [size for size, _ in rest] != [size for size, _ in others]:
         return []
-    sized = []
-    other_calls = []
-    sizes_of_calls = []
-    for call in program.forward_calls:
-        size_of_call = program.calls[call].size
-        sized.append((size_of_call, call))
-        if size_of_call not in of_experts:
-            other_calls.append(call)
-            sizes_of_calls.append(size_of_call)
-    if not of_experts or sizes_of_calls != other_sizes:
-        return []
+    other_calls = [call for _, call in rest]
     found = _named(other_calls, others)
     modules_in = _in_gaps(listed, of_experts)
     calls_in = _in_gaps(sized, of_experts)
@@ -154,7 +140,7 @@ def order_of_replay(listed: Listed, launches: int) -> list[Part]:
     gradients.
     """
     each = len(LEGS) * len(listed)
-    passes = math.ceil(launches / each)
+    passes = max(1, math.ceil(launches / each))
     missing = passes * each - launches
     without_dgrad, rest = divmod(missing, passes)
     most = min(FIRST_LAYERS, len(listed))

@@ -229,9 +229,7 @@ def _of_others(
         known_here = ran.launches - ran.unknown
         known_elsewhere = whole.launches - whole.unknown - known_here
         low_elsewhere = whole.low - ran.low
-        if known_elsewhere <= 0:
-            continue
-        share = low_elsewhere / known_elsewhere
+        share = low_elsewhere / max(1, known_elsewhere)
         if share < HALF:
             continue
         pinned = statements.pinned(cell.rank)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import pairwise
+from itertools import groupby
 from typing import Final, NamedTuple
 
 from fp8verify.logs.statements import LayerClaim
@@ -24,6 +24,12 @@ class Blocks(NamedTuple):
     pinned: frozenset[int]
 
 
+def _ahead(placed: tuple[int, int]) -> int:
+    """Return how far a block is ahead of its place: as far as others that it follows on."""
+    place, block = placed
+    return block - place
+
+
 class Pins:
     """The lines of a log that keep layers in high precision."""
 
@@ -34,25 +40,23 @@ class Pins:
         for pin in self._pins:
             if pin.select == "blocks":
                 blocks.update(map(int, pin.names))
-        self._blocks = sorted(blocks)
-        # The places of blocks that do not follow the one before.
-        self._gaps: list[int] = []
-        for place, (before, block) in enumerate(pairwise(self._blocks), 1):
-            if block - before > 1:
-                self._gaps.append(place)
+        # Blocks that follow one another, from the first to the last.
+        self._rows: list[list[int]] = []
+        for _, row in groupby(enumerate(sorted(blocks)), key=_ahead):
+            self._rows.append([block for _, block in row])
 
     @property
     def most_in_a_row(self) -> int:
         """How many blocks that follow one another are pinned: of a stage of a pipeline."""
-        bounds = [0, *self._gaps, len(self._blocks)]
-        return max(end - begin for begin, end in pairwise(bounds))
+        return max(map(len, self._rows), default=0)
 
     @property
     def first_and_last(self) -> Blocks | None:
         """All blocks, if the first and the last ones are those that are pinned."""
-        if 0 not in self._blocks or len(self._gaps) != 1:
+        if len(self._rows) != 2 or self._rows[0][0] != 0:
             return None
-        return Blocks(self._blocks[-1] + 1, frozenset(self._blocks))
+        first, last = self._rows
+        return Blocks(last[-1] + 1, frozenset((*first, *last)))
 
     @property
     def layers(self) -> int | None:

@@ -14,7 +14,7 @@ from typing import NamedTuple
 from fp8verify.capture.schema import ModuleRecord
 from fp8verify.terms import Leg
 from fp8verify.thresholds import FIRST_LAYERS
-from fp8verify.verdict.ledger import legs_of
+from fp8verify.verdict.ledger import first_layers, legs_of
 from fp8verify.verdict.order import is_expert
 from fp8verify.verdict.statements import Statements, runs
 
@@ -106,7 +106,7 @@ def _readings(ran: Launches, modules: _Modules) -> Iterator[High]:
     for one in _passes(ran, modules):
         whole = sum(modules.calls(leg, one) for leg in legs)
         each = 1 if modules.experts else one.passes
-        first = one.passes * FIRST_LAYERS if Leg.DGRAD in legs else 0
+        first = one.passes * first_layers(legs)
         for lacking in range(0, first + 1, each):
             again = ran.launches - whole + lacking
             may_repeat = ran.may_repeat and ran.launches > whole

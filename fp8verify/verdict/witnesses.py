@@ -27,6 +27,7 @@ from fp8verify.verdict.expectation import (
     Witness,
     all_but,
     launches_of,
+    leg_of,
     said,
 )
 from fp8verify.verdict.ledger import Entry, Ledger, Place, Program
@@ -78,15 +79,14 @@ def _by_log(
     statements: Statements,
 ) -> Iterator[Said]:
     """Yield what the log states of blocks and counts, without a module list."""
-    by_leg = grouped(program.entries, _leg_of)
+    by_leg = grouped(program.entries, leg_of)
     forward = len(program.forward_calls)
     modules = statements.modules_of(place.rank, None)
     is_frozen = any(module.frozen for module in modules)
     for leg in LEGS:
         # Frozen weights have no wgrad: other layers' gradients are taken for theirs.
         is_sure = leg is Leg.FPROP or not is_frozen
-        for stated in _by_counts(by_leg[leg], forward, statements):
-            yield stated if is_sure else stated.doubted()
+        yield from _by_counts(by_leg[leg], forward, statements, is_sure=is_sure)
     for entries in program.by_layer.values():
         if any(entry.is_low for entry in entries):
             free = _outside_of_pins(entries, statements)
@@ -98,35 +98,33 @@ def _by_log(
             yield from _all_but_left_out(by_leg[leg], left_out)
 
 
-def _leg_of(entry: Entry) -> Leg:
-    return entry.leg
-
-
 def _by_counts(
     entries: Sequence[Entry],
     forward: int,
     statements: Statements,
+    *,
+    is_sure: bool,
 ) -> Iterator[Said]:
     """Yield how many launches of a leg run low, as the log counts the layers."""
     for claim in statements.counts:
         converted = claim.converted or 0
-        total = claim.total
-        if not entries or (total is None and forward < converted):
-            continue
+        total = claim.total or forward
+        if total < converted:
+            continue  # of other ranks, or layers that never ran
         # Of how many layers is not known: what ran beyond them may stand for one that never ran.
-        is_sure = forward >= total if total else forward == converted
-        total = total or forward
+        is_exact = claim.total is not None or forward == converted
         # In an execution each layer ran once, unless all ran equally often.
         passes = 1 if forward % total else forward // total
         # Gradients that are not there may be those of converted layers.
         left_out = passes * (total - converted)
         # What ran beyond the layers of the log is of others.
         high = max(left_out, forward - passes * converted)
-        least = float(len(entries) - high)
-        # Of fewer layers, as of experts, one may have run more often.
-        if forward < total and launches_of(entries) <= forward:
-            least = float(launches_of(entries) - high)
-        yield said(Witness.COUNT, entries, least, is_sure=is_sure)
+        yield said(
+            Witness.COUNT,
+            entries,
+            all_but(entries, high),
+            is_sure=is_sure and is_exact and forward >= total,
+        )
 
 
 def _all_but_left_out(entries: Sequence[Entry], left_out: int) -> Iterator[Said]:

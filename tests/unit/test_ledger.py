@@ -28,6 +28,7 @@ def nothing(**said: Any) -> Any:
         alike=said.get("alike", True),
         blocks=None,
         context=lambda _: 0,
+        sizes=lambda _: [],
         is_high=lambda place: place.step in high_steps,
         leaves_high=high_legs.__contains__,
         modules_of=lambda _, layer: modules.get(layer, []),
