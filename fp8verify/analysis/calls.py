@@ -19,7 +19,6 @@ from typing import NamedTuple, TypeAlias
 from fp8verify.analysis.gemms import GemmRow
 from fp8verify.analysis.kinds import EXPERTS, grouped, is_of_graph
 from fp8verify.analysis.placing import Placed
-from fp8verify.analysis.placing.launches import size_of
 from fp8verify.terms import BACKWARD_LEGS, Leg, Precision, Role
 from fp8verify.trace import Trace
 
@@ -274,7 +273,7 @@ def _fits(placed: Placed, size: LayerSize) -> bool:
     forward = placed.forward
     if forward is None or forward.shape is None or size is None:
         return True
-    _, n, k = size_of(forward, forward.shape)
+    _, n, k = forward.size
     return set(size) == {n, k}
 
 

@@ -8,15 +8,15 @@ without shapes, as many products. They are taken in the order of the nodes.
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from math import prod
 from typing import NamedTuple, TypeAlias
 
 from fp8verify.analysis.kinds import Kinds, grouped
 from fp8verify.analysis.placing.known import ONLY, Known, Legs
-from fp8verify.analysis.placing.launches import Gemm, size_of
-from fp8verify.analysis.placing.nodes import NO_NODE, Node, Nodes
+from fp8verify.analysis.placing.launches import Gemm
+from fp8verify.analysis.placing.nodes import Node, Nodes
 from fp8verify.analysis.placing.owners import Owner
 from fp8verify.analysis.purpose import is_update
 from fp8verify.terms import VAGUE_LEGS, Leg
@@ -74,7 +74,8 @@ class Delayed(NamedTuple):
         for position, forward in self.forward.items():
             legs[position] = ONLY[Leg.WGRAD]
             nodes[position] = forward.makes
-        legs.update(dict.fromkeys(self.only_dgrad, ONLY[Leg.DGRAD]))
+        for position in self.only_dgrad:
+            legs[position] = ONLY[Leg.DGRAD]
         return known.overruled(legs)._replace(nodes=nodes)
 
 
@@ -85,47 +86,82 @@ def delayed_gradients(
     nodes: Nodes,
 ) -> Delayed:
     """Return the delayed gradients among products in order, before the last updates."""
-    missing: dict[int, list[Gemm]] = defaultdict(list)  # forward products
-    # Those that may lack dgrad instead.
-    first: dict[int, list[Gemm]] = defaultdict(list)
-    outside: dict[int, list[Gemm]] = defaultdict(list)
-    forward: Counter[int] = Counter()  # of nodes that ran in a step
-    for gemm in products:
-        step = gemm.step
-        node = nodes.get(gemm.node, NO_NODE)
-        if node.gradients and node.gradients[0] is gemm:
-            forward[step] += len(node.forward)
-            if not _has_wgrad(node, known):
-                lacks = first if _may_lack_dgrad(node) else missing
-                expected = [*node.forward, *node.forward]
-                lacks[step] += expected[len(node.gradients) :]
-            continue
-        lacks_wgrad = step in missing or step in first
-        if lacks_wgrad and gemm.node < 0 and gemm.makes < 0:
-            outside[step].append(gemm)
-    found: dict[int, Gemm] = {}
+    forward: dict[int, Gemm] = {}
     only_dgrad: list[int] = []
-    for step, of_step in outside.items():
-        layers = missing[step] + first[step]
-        # Of few layers it is rather frozen weights that have no wgrad.
-        is_schedule = len(layers) > HALF * forward[step]
-        if not is_schedule:
-            layers = missing[step]
-        sides = {_sides_of_layer(gemm) for gemm in layers}
+    for step in _steps_of(products, known, nodes):
+        layers = step.layers
+        sides = set(map(_sides_of_layer, layers))
         delayed = []
-        for gemm in of_step:
+        for gemm in step.outside:
             owner = owners[gemm.position]
-            is_free = is_schedule or owner is not Leg.OPTIMIZER
+            is_free = step.is_schedule or owner is not Leg.OPTIMIZER
             if is_free and _may_be_wgrad(gemm, owner, known, sides):
                 delayed.append(gemm)
-        for match in _matches(delayed, layers, is_schedule=is_schedule):
-            found.update(match.pairs())
+        for match in _matches(delayed, layers, by_count=step.is_schedule):
+            forward.update(match.pairs())
             only_dgrad += match.only_dgrad(nodes)
-    return Delayed(found, only_dgrad)
+    return Delayed(forward, only_dgrad)
 
 
-def _has_wgrad(node: Node, known: Known) -> bool:
-    return any(known.leg(gradient) is Leg.WGRAD for gradient in node.gradients)
+class _Step:
+    """A step whose nodes lack wgrad.
+
+    Attributes:
+        missing: forward products that lack wgrad.
+        may_be_first: those that lack wgrad or dgrad, as first layers do.
+        outside: products outside of nodes, behind the first node that lacks wgrad.
+        forward: how many forward products the nodes that ran have.
+    """
+
+    def __init__(self) -> None:
+        self.missing: list[Gemm] = []
+        self.may_be_first: list[Gemm] = []
+        self.outside: list[Gemm] = []
+        self.forward = 0
+
+    @property
+    def lacks_wgrad(self) -> bool:
+        return bool(self.missing or self.may_be_first)
+
+    @property
+    def is_schedule(self) -> bool:
+        """Whether most layers lack it; of few layers it is rather frozen weights."""
+        lacking = len(self.missing) + len(self.may_be_first)
+        return lacking > HALF * self.forward
+
+    @property
+    def layers(self) -> list[Gemm]:
+        """The forward products that lack wgrad."""
+        if self.is_schedule:
+            return self.missing + self.may_be_first
+        return self.missing
+
+    def add_node(self, node: Node, known: Known) -> None:
+        """Add a node that ran."""
+        self.forward += len(node.forward)
+        if any(known.leg(gemm) is Leg.WGRAD for gemm in node.gradients):
+            return
+        expected = [*node.forward, *node.forward]
+        found = len(node.gradients)
+        lacks = self.may_be_first if _may_lack_dgrad(node) else self.missing
+        lacks += expected[found:]
+
+
+def _steps_of(
+    products: Iterable[Gemm],
+    known: Known,
+    nodes: Nodes,
+) -> Iterable[_Step]:
+    """Return the steps of products in order."""
+    steps: defaultdict[int, _Step] = defaultdict(_Step)
+    for gemm in products:
+        step = steps[gemm.step]
+        node = nodes.get(gemm.node)
+        if node is not None and gemm in node.gradients[:1]:
+            step.add_node(node, known)
+        elif step.lacks_wgrad and gemm.node < 0 and gemm.makes < 0:
+            step.outside.append(gemm)
+    return steps.values()
 
 
 def _may_lack_dgrad(node: Node) -> bool:
@@ -133,14 +169,13 @@ def _may_lack_dgrad(node: Node) -> bool:
 
     Such calls may be the first layers, which have no dgrad.
     """
-    if len(node.gradients) != 1 or len(node.forward) != 1:
+    if not node.is_single:
         return False
     (gradient,) = node.gradients
     (forward,) = node.forward
     if gradient.shape is None:
         return False
-    sizes = gradient.shape.forward_sizes(Leg.WGRAD)
-    return size_of(forward, forward.shape) in sizes
+    return forward.size in gradient.shape.forward_sizes(Leg.WGRAD)
 
 
 def _may_be_wgrad(
@@ -159,13 +194,13 @@ def _may_be_wgrad(
 
 def _sides_of_layer(gemm: Gemm) -> _Sides:
     """Return the outputs and inputs of the layer of a forward product."""
-    _, n, k = size_of(gemm, gemm.shape)
+    _, n, k = gemm.size
     return frozenset((n, k))
 
 
 def _sides_of_wgrad(gemm: Gemm) -> _Sides:
     """Return the outputs and inputs of the layer that a product would be wgrad of."""
-    m, n, _ = size_of(gemm, gemm.shape)
+    m, n, _ = gemm.size
     return frozenset((m, n))
 
 
@@ -184,9 +219,10 @@ class _Match(NamedTuple):
 
     def pairs(self) -> Iterator[tuple[int, Gemm]]:
         """Yield the position of each product and the forward product that it belongs to."""
-        longer = max(len(self.delayed), len(self.layers))
+        layers = len(self.layers)
+        longer = max(layers, len(self.delayed))
         for number, gemm in enumerate(self.delayed):
-            in_proportion = number * len(self.layers) // longer
+            in_proportion = number * layers // longer
             yield gemm.position, self.layers[in_proportion]
 
     def only_dgrad(self, nodes: Nodes) -> Iterator[int]:
@@ -195,7 +231,7 @@ class _Match(NamedTuple):
             return
         for _, forward in self.pairs():
             node = nodes[forward.makes]
-            if len(node.gradients) == len(node.forward) == 1:
+            if node.is_single:
                 yield node.gradients[0].position
 
 
@@ -203,23 +239,26 @@ def _matches(
     delayed: Sequence[Gemm],
     layers: Sequence[Gemm],
     *,
-    is_schedule: bool,
+    by_count: bool,
 ) -> Iterator[_Match]:
     """Yield products of a step with the layers that lack so much wgrad: by size, if all have one.
 
     Args:
         delayed: those that may be wgrad.
         layers: forward products that lack it.
-        is_schedule: whether most layers of the step lack it. Fewer may be the first ones, which
-            have no dgrad.
+        by_count: whether their number tells where sizes are missing.
     """
-    if all(gemm.shape for gemm in (*delayed, *layers)):
+    every = [*delayed, *layers]
+    if all(gemm.shape for gemm in every):
         layers_by_sides = grouped(layers, _sides_of_layer)
-        for sides, same in grouped(delayed, _sides_of_wgrad).items():
+        delayed_by_sides = grouped(delayed, _sides_of_wgrad)
+        for sides, same in delayed_by_sides.items():
             of_sides = layers_by_sides[sides]
-            yield from _match(same, of_sides, _work(same), _work(of_sides))
-    elif is_schedule:
-        yield from _match(delayed, layers, len(delayed), len(layers))
+            work = _work(same)
+            yield from _match(same, of_sides, work, _work(of_sides))
+    elif by_count:
+        work = len(delayed)
+        yield from _match(delayed, layers, work, len(layers))
 
 
 def _match(
@@ -229,9 +268,10 @@ def _match(
     lacks: int,
 ) -> Iterator[_Match]:
     if HALF * lacks <= work <= lacks:
-        yield _Match(delayed, layers, is_whole=work == lacks)
+        is_whole = work == lacks
+        yield _Match(delayed, layers, is_whole)
 
 
 def _work(gemms: Iterable[Gemm]) -> int:
     """Return the multiplications of GEMMs whose shapes are known."""
-    return sum(prod(size_of(gemm, gemm.shape)) for gemm in gemms)
+    return sum(prod(gemm.size) for gemm in gemms)

@@ -41,8 +41,6 @@ def number_fused_losses(
         return Numbered(launches, ran)
     ran_alone = _functions(kinds, with_gemms=False)
     fused = ran_alone - _functions(kinds, with_gemms=True) - {GRAPH}
-    if not fused:
-        return Numbered(launches, ran)
     number = OURS
     numbered = []
     ours: dict[int, frozenset[str]] = {}

@@ -7,7 +7,7 @@ from itertools import combinations
 from typing import Final, NamedTuple, TypeAlias
 
 from fp8verify.analysis.kinds import GemmShape, Size
-from fp8verify.analysis.placing.launches import Gemm, size_of
+from fp8verify.analysis.placing.launches import Gemm
 from fp8verify.terms import GRADIENT_LEGS, Leg
 
 Legs: TypeAlias = "frozenset[Leg]"
@@ -48,15 +48,17 @@ def _leg_of(legs: Legs) -> Leg:
     return Leg.UNKNOWN
 
 
-def _sets() -> list[Legs]:
-    found: list[Legs] = []
+def _legs_of_sets() -> dict[Legs, Leg]:
+    found = {}
     for size in range(1, len(ANY) + 1):
-        found += map(frozenset, combinations(ANY, size))
+        for legs in combinations(ANY, size):
+            chosen = frozenset(legs)
+            found[chosen] = _leg_of(chosen)
     return found
 
 
 # As what each set counts.
-LEG_OF: Final[Mapping[Legs, Leg]] = {legs: _leg_of(legs) for legs in _sets()}
+LEG_OF: Final[Mapping[Legs, Leg]] = _legs_of_sets()
 
 
 class Known(NamedTuple):
@@ -79,7 +81,12 @@ class Known(NamedTuple):
 
     def size(self, gemm: Gemm) -> Size:
         """Return the key of the layer of a launch: (m, n, k), `EXPERTS`, or `ANY_SIZE`."""
-        return size_of(gemm, self.shapes[gemm.position])
+        shape = self.shapes[gemm.position]
+        return gemm.size_with(shape)
+
+    def node(self, gemm: Gemm) -> int:
+        """Return the node of which a launch is, or -1."""
+        return self.nodes[gemm.position]
 
     def narrowed(self, evidence: Evidence) -> Known:
         """Return what is known if weaker evidence is heard too."""

@@ -41,6 +41,7 @@ class Gemm(Struct, frozen=True, eq=False):
         call: that of the operator that launched it, -1 if autograd numbers none.
         makes: the node of autograd that its call made, or -1.
         node: the node that it ran in, or -1.
+        multiplies: whether it is a product, and not the reduction of a split one.
         finishes: the position of the split product whose parts it adds up: the last one on its
             stream, of the same operator. None if it is a product, or if that one is missing.
     """
@@ -54,6 +55,7 @@ class Gemm(Struct, frozen=True, eq=False):
     call: int
     makes: int
     node: int
+    multiplies: bool
     finishes: int | None
 
     @property
@@ -61,14 +63,18 @@ class Gemm(Struct, frozen=True, eq=False):
         """Whether autograd itself numbers a node that its call made."""
         return 0 <= self.makes < OURS
 
+    @property
+    def size(self) -> Size:
+        """The key of its layer, as it is recorded."""
+        return self.size_with(self.shape)
 
-def size_of(gemm: Gemm, shape: GemmShape | None) -> Size:
-    """Return the key of the layer of a launch: (m, n, k), `EXPERTS`, or `ANY_SIZE` if not known."""
-    if gemm.kind.role is Role.GROUPED_GEMM:
-        return EXPERTS
-    if shape is None:
-        return ANY_SIZE
-    return shape[1:]
+    def size_with(self, shape: GemmShape | None) -> Size:
+        """Return the key of its layer: (m, n, k), `EXPERTS`, or `ANY_SIZE` if not known."""
+        if self.kind.role is Role.GROUPED_GEMM:
+            return EXPERTS
+        if shape is None:
+            return ANY_SIZE
+        return shape[1:]
 
 
 def launches_of(trace: Trace, kinds: Kinds) -> list[Gemm]:
@@ -88,8 +94,9 @@ def launches_of(trace: Trace, kinds: Kinds) -> list[Gemm]:
         site = trace.sites[columns.site[index]]
         shape = shapes.next_of(number, site)
         stream = columns.stream[index]
+        multiplies = kind.multiplies
         finishes = None
-        if not kind.multiplies and stream in before:
+        if not multiplies and stream in before:
             product = before[stream]
             if product.kind.op == kind.op:
                 finishes = product.position
@@ -107,10 +114,11 @@ def launches_of(trace: Trace, kinds: Kinds) -> list[Gemm]:
             call=site.call,
             makes=site.makes,
             node=site.node,
+            multiplies=multiplies,
             finishes=finishes,
         )
         launches.append(gemm)
-        if kind.multiplies:
+        if multiplies:
             before[stream] = gemm
     return launches
 

@@ -166,7 +166,7 @@ def _forward_sizes(launches: Iterable[Gemm], by_operators: _OfKinds) -> Counter[
     forward = Counter[Size]()
     for gemm in launches:
         is_forward = LEG_OF[by_operators[gemm.kind_id]] is Leg.FPROP
-        if is_forward and gemm.shape and gemm.kind.multiplies:
+        if is_forward and gemm.shape and gemm.multiplies:
             forward[gemm.shape[1:]] += 1
     return forward
 
@@ -231,7 +231,7 @@ def _by_counts(
         if LEG_OF[legs] is Leg.FPROP:
             turn.clear()  # equal passes count alike
         elif _is_undecided(legs) and shape in lacking:
-            turn[shape] += gemm.kind.multiplies
+            turn[shape] += gemm.multiplies
             in_turn = lacking[shape]
             before = turn[shape] - 1
             leg = in_turn[before % len(in_turn)]
@@ -256,7 +256,7 @@ def _lacking(
         if repeats and _is_undecided(legs) and is_in_graph(gemm.kind):
             continue  # it may be a forward product that ran again
         if gemm.shape is not None:
-            taken[gemm.shape, LEG_OF[legs]] += gemm.kind.multiplies
+            taken[gemm.shape, LEG_OF[legs]] += gemm.multiplies
     lacking: dict[GemmShape, _InTurn] = {}
     for shape, leg in taken:
         if leg is not Leg.BACKWARD:
@@ -298,7 +298,7 @@ def _graphs_repeat(launches: Iterable[Gemm], of_kinds: _OfKinds) -> bool:
     over: set[int] = set()
     for gemm in launches:
         step = gemm.step
-        if step in over or not gemm.kind.multiplies:
+        if step in over or not gemm.multiplies:
             continue
         if LEG_OF[of_kinds[gemm.kind_id]] is not Leg.FPROP:
             backward[step] += is_in_graph(gemm.kind)

@@ -73,7 +73,7 @@ def _of_forward_products(
     consumed: dict[int, int] = {}  # when the first gradient of each node began
     for gemm in products:
         forward = pairs.forward.get(gemm.position)
-        node = known.nodes[gemm.position]
+        node = known.node(gemm)
         if forward is not None and node == forward.makes >= 0:
             consumed.setdefault(node, starts[gemm.index])
     ends = [starts[index] for index in kinds.started(_is_end)]
@@ -103,13 +103,15 @@ def _pieces(
         leg = known.leg(gemm)
         if leg in BACKWARD_LEGS:
             turned.add(gemm.step)
-        if leg is not Leg.FPROP or not pairs.trained[gemm.position]:
+        trains = pairs.trained[gemm.position]
+        if leg is not Leg.FPROP or not trains:
             continue
         piece = pieces.setdefault(gemm.step, [])
         is_cut = gemm.step in turned
         if piece and not is_cut:
             own = consumed.get(gemm.makes, -inf)
-            is_cut = own > consumed.get(piece[-1].makes, inf)
+            last = consumed.get(piece[-1].makes, inf)
+            is_cut = own > last
         if piece and is_cut:
             yield pieces.pop(gemm.step)
             piece = []

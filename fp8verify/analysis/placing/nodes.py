@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence, Set
 from typing import NamedTuple, TypeAlias
 
-from fp8verify.analysis.kinds import GemmShape, Kinds
+from fp8verify.analysis.kinds import GemmShape, Kinds, is_of_graph
 from fp8verify.analysis.placing.known import (
     LEG_OF,
     ONLY,
@@ -27,8 +27,22 @@ class Node(NamedTuple):
     forward: Sequence[Gemm]
     gradients: Sequence[Gemm]
 
+    @property
+    def is_whole(self) -> bool:
+        """Whether it ran dgrad and wgrad of each product."""
+        return len(self.gradients) == 2 * len(self.forward)
 
-NO_NODE = Node((), ())
+    @property
+    def is_single(self) -> bool:
+        """Whether it ran one gradient of one product."""
+        return len(self.gradients) == len(self.forward) == 1
+
+    @property
+    def is_of_graph(self) -> bool:
+        """Whether it is of a compiled graph, which holds many layers."""
+        return is_of_graph(self.forward[0].kind.op)
+
+
 Nodes: TypeAlias = "Mapping[int, Node]"  # by their numbers
 # The functions of the nodes that launched any kernel, by their numbers.
 Ran: TypeAlias = "Mapping[int, Set[str]]"
@@ -79,63 +93,70 @@ def legs_by_nodes(nodes: Nodes, known: Known) -> Known:
     without a shape have the one that the layer's forward product gives them.
     """
     ran = [node for node in nodes.values() if node.gradients]
-    whole = 0
-    lacking_one = 0
-    for node in ran:
-        expected = 2 * len(node.forward)
-        found = len(node.gradients)
-        whole += found == expected
-        lacking_one += found == expected - 1
-    is_first_rare = lacking_one < HALF * whole
+    is_first_rare = _is_first_rare(ran)
     evidence: dict[int, Legs] = {}
     shapes = list(known.shapes)
     for node in ran:
-        for gemm, leg, forward in _in_turn(node, is_first_rare=is_first_rare):
+        for gemm, work in _in_turn(node, is_first_rare=is_first_rare):
             position = gemm.position
-            evidence[position] = ONLY[leg]
-            if shapes[position] is None and forward is not None:
-                legs = narrowed(known.legs[position], ONLY[leg])
-                shapes[position] = forward.gradient(LEG_OF[legs])
+            evidence[position] = ONLY[work.leg]
+            if shapes[position] is None and work.forward is not None:
+                legs = known.legs[position]
+                leg = LEG_OF[narrowed(legs, ONLY[work.leg])]
+                shapes[position] = work.forward.gradient(leg)
     return known._replace(shapes=shapes).narrowed(evidence)
 
 
-_Work: TypeAlias = "list[tuple[Gemm, Leg, GemmShape | None]]"
+def _is_first_rare(ran: Iterable[Node]) -> bool:
+    """Whether what lacks one gradient can only be a model's first layer."""
+    whole = 0
+    lacking_one = 0
+    for node in ran:
+        whole += node.is_whole
+        lacking_one += len(node.gradients) == 2 * len(node.forward) - 1
+    return lacking_one < HALF * whole
 
 
-def _in_turn(node: Node, *, is_first_rare: bool) -> _Work:
-    """Return a node's gradients with their legs, and the shapes of their forward products.
+class _Work(NamedTuple):
+    """A gradient that a node launches: its leg, and the shape of its forward product."""
 
-    Nothing where it has not as many as its layers need.
+    leg: Leg
+    forward: GemmShape | None
+
+
+def _in_turn(
+    node: Node,
+    *,
+    is_first_rare: bool,
+) -> list[tuple[Gemm, _Work]]:
+    """Return a node's gradients with what they are: nothing where they are not as many as needed.
 
     Args:
         node: the node.
         is_first_rare: whether what lacks one gradient can only be a model's first layer.
     """
     inputs = node.forward[0].kind.layer_inputs
-    gradients = node.gradients
-    layers: list[Sequence[Gemm]] = [(gemm,) for gemm in node.forward]
+    gradients = list(node.gradients)
+    layers: list[Sequence[Gemm]] = [[gemm] for gemm in node.forward]
     if inputs is not None:
-        gradients = [gemm for gemm in gradients if gemm.kind.layer_inputs is inputs]
+        own = (gemm for gemm in gradients if gemm.kind.layer_inputs is inputs)
+        gradients = list(own)
         if inputs.grouped:
             layers = [node.forward]
     work = _work_of_backward(layers)
-    if len(gradients) == len(work) - 1 and is_first_rare:
+    lacks_one = len(gradients) == len(work) - 1
+    if lacks_one and is_first_rare:
         del work[-2]
     if len(gradients) != len(work) or len(layers) > 2:
         return []
-    in_turn = []
-    for gemm, (leg, shape) in zip(gradients, work, strict=True):
-        in_turn.append((gemm, leg, shape))
-    return in_turn
+    return list(zip(gradients, work, strict=True))
 
 
-def _work_of_backward(
-    layers: Sequence[Sequence[Gemm]],
-) -> list[tuple[Leg, GemmShape | None]]:
-    """Return the legs that layers need, the last layer first, with the shapes of their fprops."""
+def _work_of_backward(layers: Sequence[Sequence[Gemm]]) -> list[_Work]:
+    """Return the gradients that layers need, the last layer first."""
     work = []
     for layer in reversed(layers):
         for leg in GRADIENT_LEGS:
             for forward in layer:
-                work.append((leg, forward.shape))
+                work.append(_Work(leg, forward.shape))
     return work

@@ -101,7 +101,7 @@ class Placed(Struct, frozen=True, eq=False):
     @property
     def trains(self) -> bool:
         """Whether it is a product of a layer that trains."""
-        return self.of_layer and self.trained and self.gemm.kind.multiplies
+        return self.of_layer and self.trained and self.gemm.multiplies
 
 
 def place(trace: Trace, kinds: Kinds) -> list[Placed]:
@@ -172,7 +172,7 @@ def _of_layers(launches: Iterable[Gemm], owners: Sequence[Owner]) -> list[Gemm]:
 
 
 def _products(launches: Iterable[Gemm]) -> list[Gemm]:
-    return [gemm for gemm in launches if gemm.kind.multiplies]
+    return [gemm for gemm in launches if gemm.multiplies]
 
 
 def _with_parts(placed: list[Placed]) -> list[Placed]:

@@ -27,7 +27,7 @@ from fp8verify.analysis.kinds import (
     is_of_graph,
 )
 from fp8verify.analysis.placing.known import FORWARD, Evidence, Known
-from fp8verify.analysis.placing.launches import OURS, Gemm, size_of
+from fp8verify.analysis.placing.launches import OURS, Gemm
 from fp8verify.analysis.placing.legs import is_in_graph, layout_leg
 from fp8verify.analysis.placing.nodes import Nodes, Ran
 from fp8verify.analysis.purpose import is_of_backward
@@ -78,11 +78,13 @@ def pairs_of(
         if not ran:
             in_graphs = trace.health.kernels_in_graphs
             for gemm in _beside_replays(products, known, in_graphs):
-                trained[gemm.position] = known.leg(gemm) is not Leg.FPROP
+                leg = known.leg(gemm)
+                trained[gemm.position] = leg is not Leg.FPROP
         return Pairs(trained, {})
     for gemm in products:
         # Gradients train, and products whose call made a node that ran; others not yet.
-        is_forward = known.leg(gemm) in (Leg.FPROP, Leg.UNKNOWN)
+        leg = known.leg(gemm)
+        is_forward = leg in (Leg.FPROP, Leg.UNKNOWN)
         trained[gemm.position] = not is_forward or _made_what_ran(gemm, ran)
     forward = _pair(products, known, nodes, trained)
     # Steps that are cut between forward and backward pass end with a forward pass that trains.
@@ -99,7 +101,8 @@ def _is_backward_known(products: Iterable[Gemm], known: Known) -> bool:
 
 def _made_what_ran(gemm: Gemm, ran: Ran) -> bool:
     """Whether the call of a product made a node of its own that ran."""
-    of_node = ran.get(gemm.makes, frozenset()) - {GRAPH}
+    functions = ran.get(gemm.makes, frozenset())
+    of_node = functions - {GRAPH}
     return not of_node.isdisjoint(gemm.kind.op.around)
 
 
@@ -114,7 +117,7 @@ def _pair(
     found = {}
     for gemm in products:
         leg = known.leg(gemm)
-        node = known.nodes[gemm.position]
+        node = known.node(gemm)
         waiting = waiting_for.node_of(gemm, node)
         is_of_call = node in nodes
         if leg is Leg.RECOMPUTE and gemm.makes >= 0:
@@ -123,19 +126,13 @@ def _pair(
             forward = waiting.take(gemm, leg)
             if forward is not None:
                 found[gemm.position] = forward
-            if is_of_call:
-                _train_together(nodes[node].forward, trained)
+            if is_of_call and not nodes[node].is_of_graph:
+                # All products of a layer's call train; those of a compiled graph need not.
+                for of_call in nodes[node].forward:
+                    trained[of_call.position] = True
         if leg is Leg.FPROP and gemm.makes < OURS:
             waiting_for.add(gemm)
     return found
-
-
-def _train_together(call: Sequence[Gemm], trained: list[bool]) -> None:
-    """Let all forward products of a layer's call train; those of a compiled graph need not."""
-    if not call or is_of_graph(call[0].kind.op):
-        return
-    for forward in call:
-        trained[forward.position] = True
 
 
 def _any_of_step_before(
@@ -148,7 +145,7 @@ def _any_of_step_before(
         forward = forward_of.get(gemm.position)
         if forward is None or forward.step >= gemm.step:
             continue
-        if known.nodes[gemm.position] == forward.makes >= 0:
+        if known.node(gemm) == forward.makes >= 0:
             return True
     return False
 
@@ -240,7 +237,7 @@ class _Waiting:
 
     def _forward_size(self, gemm: Gemm, leg: Leg) -> Size:
         shape = self._known.shapes[gemm.position]
-        own = size_of(gemm, shape)
+        own = gemm.size_with(shape)
         if shape is None or own in (EXPERTS, ANY_SIZE):
             return own if self._open[own] else ANY_SIZE
         for size in shape.forward_sizes(leg):
@@ -276,7 +273,7 @@ class _WaitingFor:
         for number, node in nodes.items():
             self._by_node[number] = _Waiting(known, trained, node.forward)
         for gemm in products:
-            if known.nodes[gemm.position] in nodes:
+            if known.node(gemm) in nodes:
                 function = _innermost_function(gemm.kind)
                 self._numbered_functions.add(function)
 
@@ -346,12 +343,13 @@ def forward_outside_operators(
     if not nodes:
         return {}
     for node in nodes.values():
-        if len(node.gradients) != 2 * len(node.forward):
+        if not node.is_whole:
             return {}
     outside = []
     for gemm in products:
         leg = known.leg(gemm)
-        if leg in BACKWARD_LEGS and known.nodes[gemm.position] not in nodes:
+        is_of_node = known.node(gemm) in nodes
+        if leg in BACKWARD_LEGS and not is_of_node:
             return {}
         if leg is Leg.UNKNOWN and not trained[gemm.position]:
             if is_of_backward(gemm.kind) or layout_leg(gemm.kind.name):
