@@ -10,10 +10,10 @@ from fp8verify.report.forms import page_of
 from fp8verify.report.page import Page
 from fp8verify.terms import Severity
 
-# What may stand behind a percentage: its whole, a comparison, or the end of what a whole began.
-_NAMED = re.compile(
-    r" (?:of|faster|slower|less|more|expected|did)\b|\)|, less than half"
-)
+# A percentage, and whether it stands beside one that names its whole.
+_SHARE = re.compile(r"(?P<of>\(threshold: )?[\d.]+%(?P<after>[^%]*)")
+# What may stand behind a percentage: its whole, or a comparison.
+_NAMED = re.compile(r" (?:of|faster|slower|less|more|expected)\b")
 _OF = re.compile(r"(\d+) of (\d+)(?: \S+){0,6}? GEMMs")
 
 
@@ -38,8 +38,9 @@ def _said_twice(page: Page) -> Iterator[str]:
     notes = [note for note in page.told(verbose=True) if note.label != "fix"]
     told = [page.sentence, *(note.text for note in notes)]
     for text in told:
-        for sentence in re.split(r"(?<=[.;])\s+", text):
-            plain = sentence.strip(" .;")
+        # Behind a colon too: what follows the name of a file, or gives a cause.
+        for sentence in re.split(r"(?<=[.;:])\s+", text):
+            plain = sentence.strip(" .;:").casefold()
             if len(plain.split()) > 4 and plain in seen:
                 yield f"twice: {plain}"
             seen.add(plain)
@@ -47,8 +48,8 @@ def _said_twice(page: Page) -> Iterator[str]:
 
 def _without_whole(page: Page) -> Iterator[str]:
     for text in _texts(page):
-        for share in re.finditer(r"[\d.]+%(?P<after>[^%]*)", text):
-            if not _NAMED.match(share["after"]):
+        for share in re.finditer(_SHARE, text):
+            if not share["of"] and not _NAMED.match(share["after"]):
                 yield f"of what: {text}"
 
 

@@ -243,7 +243,9 @@ class Page(NamedTuple):
         has_hint = bool(finding.hint)
         is_first_fix = costs and has_hint and fixes.none
         rank = 0 if is_first_fix else 5
-        yield Note.of(finding, rank)
+        is_told = not finding.message and finding.hint in fixes.said
+        if not is_told:
+            yield Note.of(finding, rank)
         if not finding.message:
             return
         is_new = finding.hint not in fixes.said

@@ -124,7 +124,9 @@ def _repeats(report: Report, finding: Finding) -> bool:
     message = finding.message
     if len(report.ranks) == 1:
         message = message.removeprefix(f"{report.ranks[0].source}: ")
-    return f"; {message};" in f"; {report.reason};"
+    reason = report.reason
+    is_cause = reason.endswith(f": {message}")
+    return is_cause or f"; {message};" in f"; {reason};"
 
 
 def _speed(report: Report, findings: Iterable[Finding]) -> Note | None:

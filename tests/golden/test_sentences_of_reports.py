@@ -12,7 +12,10 @@ from msgspec.structs import replace
 
 from fp8verify import inspect
 from fp8verify.cli.group import cli
+from fp8verify.model.verdict import Finding
+from fp8verify.report import report_page
 from fp8verify.report.forms import page_of, render
+from fp8verify.report.page import Note
 from fp8verify.terms import Severity
 from fp8verify.thresholds import FUSED_CASTS
 from tests.captures import report_of
@@ -85,15 +88,43 @@ def test_nothing_of_a_report_is_hard_to_read(name: str) -> None:
     assert list(faults(report_of(name))) == []
 
 
-def test_faults_of_a_report_are_found() -> None:
+@pytest.mark.parametrize(
+    ("fault", "reason"),
+    [
+        ("of what", "layers ran in FP8 for 75.0%, 50.1% of GEMM FLOPs"),
+        ("of what", "24 of 96 GEMMs ran in FP8 (29%)"),
+        (
+            "of two wholes",
+            "384 of 576 GEMMs ran in FP8, but 204 of 780 wgrad GEMMs did not",
+        ),
+        ("twice", "all ran in FP8: 90 GEMMs ran faster than it can: really so"),
+    ],
+)
+def test_faults_of_a_report_are_found(fault: str, reason: str) -> None:
     report = report_of("fp8_te_recompute_bf16")
-    reasons = {
-        "of what": "layers ran in FP8 for 75.0%, 50.1% of GEMM FLOPs",
-        "of two wholes": "384 of 576 GEMMs ran in FP8, but 204 of 780 wgrad GEMMs did not",
-    }
-    for fault, reason in reasons.items():
-        (found,) = faults(replace(report, reason=reason))
-        assert found.startswith(f"{fault}: ")
+    said = "90 GEMMs ran faster than it can"
+    info = replace(
+        report.findings[0],
+        severity=Severity.INFO,
+        message=said,
+        hint="",
+        code="gpu-idle",
+    )
+    findings = (*report.findings, info)
+    (found,) = faults(replace(report, reason=reason, findings=findings))
+    assert found.startswith(f"{fault}: ")
+
+
+def test_an_error_that_is_cut_off_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    report = report_of("fp8_pinned_layer")
+    usual = Note.of
+
+    def unimportant(finding: Finding, _: int) -> Note:
+        return usual(finding, 9)
+
+    monkeypatch.setattr(Note, "of", unimportant)
+    monkeypatch.setitem(report_page._LINES, report.verdict, 10)
+    assert "hidden: pinned-layer-low" in list(faults(report))
 
 
 def test_a_terminal_has_bars_and_a_pipe_has_none(
