@@ -5,19 +5,24 @@
 
 The loops in `attach/` follow the public sources that their first lines name, by repository, file
 and commit, on models that a CPU trains in a moment; `attach/libraries.py` trains real libraries;
-the others are those of the tests. Compared is all that `benchmarks.harness.Outcome` has: exit code,
-output, files, processes, and of a process that is not behind a launcher its descriptors, threads,
-signal handlers, memory, graphs, graph breaks and recompilations.
+the others are those of the tests. As many cases run at a time as there are cores; each run has one
+thread. Compared is all that `benchmarks.harness.Outcome` has: exit code, output, files, processes,
+and of a process that is not behind a launcher its descriptors, threads, signal handlers, memory,
+graphs, graph breaks and recompilations.
 """
 
 from __future__ import annotations
 
 import argparse
 import ast
+import os
 import re
 import sys
 import tempfile
+import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
 from dataclasses import replace
 from importlib.metadata import version
 from importlib.util import find_spec
@@ -58,6 +63,7 @@ SELF_PROFILING = SCRIPTS / "self_profiling.py"
 # What a watch says on standard error, by design: the run's verdict, where it changes.
 VERDICT = re.compile(r"^fp8verify: [A-Z]+ at step \d+.*\n", re.MULTILINE)
 TORCHRUN = ("-m", "torch.distributed.run", "--nproc-per-node")
+TORCHRUN_PORT = threading.Lock()  # all launches by torchrun listen on the same one
 ACCELERATE = ("-m", "accelerate.commands.launch", "--cpu", "--num_processes", "1")
 
 
@@ -195,6 +201,26 @@ def compare(case: Case, folder: Path) -> tuple[str, list[str]]:
     return row, found
 
 
+def tried(case: Case) -> tuple[str, list[str], str]:
+    """Return a case's row of the table, what differs, and what of earlier tries differed.
+
+    Some runs fail now and then by themselves (torchrun's gloo threads at their end): where the two
+    differ, two more pairs have to be equal.
+    """
+    launches = case.command[: len(TORCHRUN)] == TORCHRUN
+    before = ""
+    with TORCHRUN_PORT if launches else nullcontext():
+        with tempfile.TemporaryDirectory() as name:
+            row, found = compare(case, Path(name))
+        for _ in range(2 if found else 0):
+            before += "\n".join(["differs, tried again:", row, *found, ""])
+            with tempfile.TemporaryDirectory() as name:
+                row, found = compare(case, Path(name))
+            if found:
+                break
+    return row, found, before
+
+
 def packed_mb(folder: Path) -> float:
     """Return the size of the traces that were written."""
     traces = (folder / "attached" / "capture").glob("*.json.gz")
@@ -219,22 +245,16 @@ def main() -> int:
         "|---|---|---|---|---|---|",
     ]
     differs = False
-    for case in SELF_SEEING if args.seeing else CASES:
-        if find_spec(case.needs) is None or args.only not in case.name:
-            continue
-        with tempfile.TemporaryDirectory() as name:
-            row, found = compare(case, Path(name))
-        # Some runs fail now and then by themselves (torchrun's gloo threads at their end):
-        # where the two differ, two more pairs have to be equal.
-        for _ in range(2 if found else 0):
-            print("differs, tried again:", row, *found, sep="\n", flush=True)
-            with tempfile.TemporaryDirectory() as name:
-                row, found = compare(case, Path(name))
-            if found:
-                break
-        rows.append(row)
-        differs |= bool(found)
-        print(row, *found, sep="\n", flush=True)
+    cases = [
+        case
+        for case in (SELF_SEEING if args.seeing else CASES)
+        if find_spec(case.needs) is not None and args.only in case.name
+    ]
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        for row, found, before in pool.map(tried, cases):
+            rows.append(row)
+            differs |= bool(found)
+            print(f"{before}{row}", *found, sep="\n", flush=True)
     if args.write:
         write("seeing" if args.seeing else "cases", rows)
     return int(differs)

@@ -1,5 +1,7 @@
 # Sourced by the other scripts: each step is announced with the seconds since the start.
 
+unset PYTHONDONTWRITEBYTECODE # else each of the hundreds of processes compiles all that it imports
+
 step() {
   printf '[%d:%02d] %s\n' $((SECONDS / 60)) $((SECONDS % 60)) "$*"
 }

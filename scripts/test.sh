@@ -4,7 +4,6 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 source scripts/steps.sh
-unset PYTHONDONTWRITEBYTECODE # else each of the hundreds of processes compiles all that it imports
 
 if [ ! -x .venv/bin/python ]; then
   step "making .venv"
@@ -21,10 +20,20 @@ run() {
   step "$*"
   .venv/bin/python -m "$@"
 }
+# What mypy leaves idle, which uses one core: the site, into build/site, where a dead link fails; and the tests'
+# bytecode, which else each process of the tests would make.
+beside_mypy() {
+  NO_MKDOCS_2_WARNING=1 run mkdocs build --strict --quiet
+  .venv/bin/python -m pytest --collect-only -qq > /dev/null || true # the tests say it again
+}
+beside_mypy &
+beside=$!
+trap 'kill "$beside" 2> /dev/null || true' EXIT
 run ruff check .
 run ruff format --check .
 run mypy
-NO_MKDOCS_2_WARNING=1 run mkdocs build --strict --quiet # the site, into build/site; a dead link fails
+wait "$beside"
+export FP8VERIFY_TESTS_SITE=$PWD/build/site
 if [ $# -eq 0 ]; then
   processes=$(($(nproc) + 1)) # one waits now and then, for a run that it started
   set -- -n $((processes < 5 ? processes : 5)) --dist worksteal
