@@ -394,15 +394,21 @@ class ReportOptions(NamedTuple):
         """
         self.shown.write(report, again, stream, page, is_of_run=is_of_run)
         if self.save_baseline is not None:
-            from fp8verify.verdict.gates import can_be_baseline, write_baseline
+            is_told = not (is_of_run or self.shown.quiet)
+            _save_baseline(report, self.save_baseline, is_told=is_told)
 
-            if can_be_baseline(report):
-                write_baseline(report, self.save_baseline)
-            else:
-                click.echo(
-                    f"no baseline was saved: the run is {report.verdict.value}",
-                    err=True,
-                )
+
+def _save_baseline(report: Report, file: Path, *, is_told: bool) -> None:
+    from fp8verify.text import printable
+    from fp8verify.verdict.gates import can_be_baseline, write_baseline
+
+    if not can_be_baseline(report):
+        refused = f"no baseline was saved: the run is {report.verdict.value}"
+        click.echo(refused, err=True)
+        return
+    write_baseline(report, file)
+    if is_told:
+        click.echo(f"{printable(str(file))}: baseline saved", err=True)
 
 
 def _parse_share(

@@ -218,12 +218,9 @@ def test_assert_gemm_precision_names_what_ran_otherwise() -> None:
 
 def test_a_state_is_saved_and_later_runs_are_held_to_it(tmp_path: Path) -> None:
     baseline = tmp_path / "fp8.json"
-    assert (
-        fp8verify(
-            "inspect", ROOT / "fp8_compiled", "--save-baseline", baseline
-        ).returncode
-        == 0
-    )
+    saved = fp8verify("inspect", ROOT / "fp8_compiled", "--save-baseline", baseline)
+    assert saved.returncode == 0
+    assert saved.stderr == f"{baseline}: baseline saved\n"
     held = ("inspect", ROOT / "fp8_rowwise_gw_hp", "--baseline", baseline)
     fallen = fp8verify(*held)
     assert fallen.returncode == 1

@@ -14,10 +14,12 @@ if sys.version_info >= (3, 11):
 else:
     import tomli as tomllib
 
+import fp8verify
 from fp8verify.preflight.checks import report_of
 from fp8verify.preflight.machine import Gpu, named_gpus
 from fp8verify.preflight.rules import judge
 from fp8verify.preflight.tables import Rule, rules
+from fp8verify.verdict.findings_table import findings_table
 from scripts.docs.doctor_codes import examples
 from tests import doctor_files as files
 from tests.doctor_files import B200, H100, SOUND, complaints, facts_of, write
@@ -166,6 +168,31 @@ def test_a_sound_source_gives_no_warning(tmp_path: Path, text: str) -> None:
     facts = facts_of(write(tmp_path, "train.py", text), gpus=[B200])
     assert complaints(facts) == {}
     assert report_of(judge(facts)).conclusion == "NOTHING CHECKED"
+
+
+PACKAGE = Path(fp8verify.__file__).parent
+FIXES = (PACKAGE / "verdict" / "fixes.md").read_text(encoding="utf-8")
+# Of each block of code the part that is to take the place of the other.
+ADVISED = [
+    code.rpartition("# use instead")[2]
+    for code in re.findall(r"^```python\n(.*?)^```$", FIXES, re.MULTILINE | re.DOTALL)
+]
+
+
+def test_the_doctor_finds_no_fault_in_what_findings_advise(tmp_path: Path) -> None:
+    assert len(ADVISED) > 40
+    faulty = {}
+    for code in ADVISED:
+        facts = facts_of(write(tmp_path, "train.py", code), gpus=[B200])
+        if complaints(facts):
+            faulty[code] = complaints(facts)
+    assert faulty == {}
+    hints = [
+        case.hint for cases in findings_table().values() for case in cases.values()
+    ]
+    inert = [hint for hint in hints if "auto_filter_small_kn" in hint]
+    assert inert
+    assert all(hint.startswith("Remove ") for hint in inert)
 
 
 # File, what is replaced in it, by what, what the doctor calls unknown and how grave, and its hint.
