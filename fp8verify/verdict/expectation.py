@@ -98,6 +98,11 @@ def placed(ledger: Ledger) -> Iterator[Placed]:
             yield Placed(Cell(*place, entry.slot.layer, entry.leg), entry)
 
 
+def entries_of(found: Iterable[Placed]) -> list[Entry]:
+    """Return the entries of executions."""
+    return [one.entry for one in found]
+
+
 def said(
     by: Witness,
     entries: Sequence[Entry],
@@ -122,7 +127,7 @@ def expected_at(
     is_sure: bool = True,
 ) -> Expected:
     """Return what a witness expects of entries of several executions."""
-    entries = [one.entry for one in found]
+    entries = entries_of(found)
     expected = expected_of(by, entries, least, names, is_sure=is_sure)
     return expected._replace(cells=tuple(dict.fromkeys(one.cell for one in found)))
 

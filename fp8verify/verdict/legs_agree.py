@@ -16,6 +16,7 @@ from fp8verify.verdict.expectation import (
     Placed,
     Said,
     Witness,
+    entries_of,
     expected_at,
     launches_of,
     leg_of,
@@ -162,14 +163,16 @@ def _beside_vague(by_leg: _ByLeg) -> Iterator[Expected]:
     More of this leg may be among those that may be dgrad or wgrad. A whole leg in high precision is
     rather the recipe's.
     """
-    forward = [one.entry for one in by_leg[Leg.FPROP]]
-    high_forward = launches_of(forward) - low_of(forward)
+    products = entries_of(by_leg[Leg.FPROP])
+    forward = launches_of(products)
+    high_forward = forward - low_of(products)
     for leg in GRADIENT_LEGS:
         found = by_leg.get(leg, [])
-        entries = [one.entry for one in found]
-        high = launches_of(entries) - low_of(entries)
-        if high < launches_of(forward):
-            least = float(launches_of(entries) - high_forward)
+        entries = entries_of(found)
+        launches = launches_of(entries)
+        high = launches - low_of(entries)
+        if high < forward:
+            least = float(launches - high_forward)
             yield expected_at(Witness.CALL, found, least, is_sure=False)
 
 
@@ -187,11 +190,12 @@ def _compared_legs(
     if Leg.BACKWARD in by_leg and not keeps_vague:
         gradients = [_Legs(BACKWARD_LEGS, len(GRADIENT_LEGS))]
     recompute = _Legs((Leg.RECOMPUTE,), 1)
-    kept = set(filter(statements.leaves_high, Leg))
-    for leg in BACKWARD_LEGS:
-        if statements.told_apart(modules, leg):
+    kept = set()
+    for leg in (*BACKWARD_LEGS, Leg.RECOMPUTE):
+        if statements.leaves_high(leg) or statements.told_apart(modules, leg):
             kept.add(leg)
-    return [one for one in (*gradients, recompute) if kept.isdisjoint(one.legs)]
+    compared = [*gradients, recompute]
+    return [one for one in compared if kept.isdisjoint(one.legs)]
 
 
 def _agree(
@@ -202,37 +206,38 @@ def _agree(
 ) -> Iterator[Expected]:
     """Yield that legs and the forward products that they belong to agree."""
     legs, each = compared
-    expected = each * _launches(forward)
-    all_ran = _launches(found) == expected
-    ties = {one.entry.tie for one in (*found, *forward)}
+    products = entries_of(forward)
+    entries = entries_of(found)
+    all_ran = launches_of(entries) == each * launches_of(products)
+    ties = {entry.tie for entry in (*entries, *products)}
     is_recompute = legs == (Leg.RECOMPUTE,)
     has_size = layer is not None
     if has_size or all_ran or is_recompute:
+        least = _least_of(entries, products, each)
         is_sure = Tie.DELAYED not in ties
-        yield _no_more_high(found, forward, each, is_sure=is_sure)
+        yield expected_at(Witness.CALL, found, least, is_sure=is_sure)
     if all_ran:
+        least = _least_of(products, entries, 1)
         # A frozen teacher's product may be taken for that of a dgrad, which has no wgrad.
         is_numbered = max(ties, default=Tie.NUMBER) <= Tie.GRAPH
         is_sure = is_numbered or Leg.WGRAD in legs
-        yield _no_more_high(forward, found, 1, is_sure=is_sure)
+        yield expected_at(Witness.CALL, forward, least, is_sure=is_sure)
 
 
-def _launches(found: _Found) -> int:
-    return launches_of(one.entry for one in found)
-
-
-def _no_more_high(
-    found: _Found,
-    others: _Found,
+def _least_of(
+    entries: Sequence[Entry],
+    others: Sequence[Entry],
     each: int,
-    *,
-    is_sure: bool,
-) -> Expected:
-    """Expect no more launches in high precision than others had, of each of which some belong."""
-    launches = _launches(found)
-    of_others = _launches(others)
-    low_of_others = low_of(one.entry for one in others)
-    high = each * (of_others - low_of_others)
+) -> int:
+    """Return how many launches run low at least, if no more ran high than others had.
+
+    Args:
+        entries: the launches.
+        others: what they belong to, so many to each of these.
+        each: how many.
+    """
+    low = low_of(others)
+    high = launches_of(others) - low
+    rest = launches_of(entries) - each * high
     # Where more ran than the others have, the rest belongs to what is not seen, or was recomputed.
-    least = min(launches - high, each * low_of_others)
-    return expected_at(Witness.CALL, found, least, is_sure=is_sure)
+    return min(rest, each * low)

@@ -11,7 +11,7 @@ import math
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import filterfalse
-from typing import Final
+from typing import TypeAlias
 
 from fp8verify.analysis.calls import Tie
 from fp8verify.analysis.kinds import grouped
@@ -23,6 +23,7 @@ from fp8verify.verdict.expectation import (
     Said,
     Witness,
     all_but,
+    entries_of,
     expected_at,
     launches_of,
     leg_of,
@@ -45,7 +46,8 @@ from fp8verify.verdict.order import Named, is_expert
 from fp8verify.verdict.readings import High, Launches, high_launches
 from fp8verify.verdict.statements import Statements
 
-_GRADIENTS: Final = (*GRADIENT_LEGS, Leg.BACKWARD)
+# Launches of one leg, or of gradients that may be dgrad or wgrad.
+_OfLeg: TypeAlias = "tuple[Leg, list[Entry]]"
 
 
 def by_list(
@@ -55,22 +57,29 @@ def by_list(
 ) -> Iterator[Said]:
     """Yield what the module list states of an execution."""
     in_order = statements.in_order(program, place.rank)
-    for legs, entries in _groups(program):
+    for leg, entries in _groups(program):
         layers = list(dict.fromkeys(entry.slot.layer for entry in entries))
         modules = _modules_of(layers, place, statements)
-        if None in layers or not modules:
-            continue
-        forward: list[Entry] = []
-        for layer in layers:
-            forward += program.by_layer.get((layer, Leg.FPROP), ())
-        # In order, the blocks of experts are known.
-        is_sure = bool(in_order) and any(map(is_expert, modules))
-        for stated in _of_layer(legs, entries, forward, modules, statements):
+        is_sized = None not in layers
+        if modules and is_sized and not _is_left_high(leg, statements):
+            forward = 0
+            for layer in layers:
+                products = program.by_layer.get((layer, Leg.FPROP), ())
+                forward += len(products)
+            stated = _of_layer(leg, entries, forward, modules, statements)
+            # In order, the blocks of experts are known.
+            is_sure = bool(in_order) and any(map(is_expert, modules))
             yield _surely(stated) if is_sure else stated
     yield from _without_sizes(program, place, statements)
     yield from _of_modules_without_calls(program, place, statements)
     yield from _by_order(program, place, in_order, statements)
     yield from _by_order_of_replay(program, place, statements)
+
+
+def _is_left_high(leg: Leg, statements: Statements) -> bool:
+    """Whether the recipe keeps all launches that have a leg in high precision."""
+    is_vague = len(legs_of(leg)) > 1
+    return statements.leaves_high(leg) and not is_vague
 
 
 def _modules_of(
@@ -129,7 +138,7 @@ def _of_step(
 ) -> Expected:
     """Return what is stated of a leg of a step that calls each of some modules once."""
     may_be_high = statements.may_be_high(modules, leg)
-    entries = [one.entry for one in found]
+    entries = entries_of(found)
     least = all_but(entries, len(may_be_high))
     names = _names(modules, may_be_high)
     return expected_at(Witness.MODULES, found, least, names)
@@ -145,7 +154,7 @@ def _names(
 # ---- calls of one layer, or of layers of one size
 
 
-def _groups(program: Program) -> Iterator[tuple[tuple[Leg, ...], list[Entry]]]:
+def _groups(program: Program) -> Iterator[_OfLeg]:
     """Yield the entries of a layer, of calls of one sort, by leg.
 
     Beside gradients that may be dgrad or wgrad, those that are known are counted with these, and
@@ -159,8 +168,7 @@ def _groups(program: Program) -> Iterator[tuple[tuple[Leg, ...], list[Entry]]]:
         for entry in entries:
             found[group, entry.slot.sort][leg].append(entry)
     for by_leg in found.values():
-        for legs in _joined_legs(by_leg):
-            yield legs, [entry for leg in legs for entry in by_leg[leg]]
+        yield from _joined(by_leg)
 
 
 def _exchanged(program: Program) -> dict[tuple[Layer, Leg], Layer]:
@@ -174,33 +182,32 @@ def _exchanged(program: Program) -> dict[tuple[Layer, Leg], Layer]:
     return exchanged
 
 
-def _joined_legs(by_leg: Mapping[Leg, list[Entry]]) -> list[tuple[Leg, ...]]:
-    """Return the legs that there are, those of gradients as one where some may be either."""
+def _joined(by_leg: Mapping[Leg, list[Entry]]) -> Iterable[_OfLeg]:
+    """Return the launches of each leg, all gradients as one where some may be either."""
     if Leg.BACKWARD not in by_leg:
-        return [(leg,) for leg in by_leg]
-    others = [(leg,) for leg in by_leg if leg not in BACKWARD_LEGS]
-    return [*others, tuple(leg for leg in _GRADIENTS if leg in by_leg)]
+        return by_leg.items()
+    gradients: list[Entry] = []
+    for leg in BACKWARD_LEGS:
+        gradients += by_leg.get(leg, ())
+    known = {leg: by_leg[leg] for leg in by_leg if leg not in BACKWARD_LEGS}
+    return [*known.items(), (Leg.BACKWARD, gradients)]
 
 
 def _of_layer(
-    legs: tuple[Leg, ...],
+    leg: Leg,
     entries: Sequence[Entry],
-    forward: Sequence[Entry],
+    forward: int,
     modules: Sequence[ModuleRecord],
     statements: Statements,
-) -> Iterator[Said]:
-    """Yield how many launches of a layer, or of a size, run low at least."""
-    leg = legs[-1]
+) -> Said:
+    """Return how many launches of a layer, or of a size, run low at least."""
     layer = entries[0].slot.layer
-    is_vague = len(legs_of(leg)) > 1
-    if statements.leaves_high(leg) and not is_vague:
-        return
     by = Witness.NAMES if isinstance(layer, str) else Witness.MODULES
     may_be_high = statements.may_be_high(modules, leg)
-    ran = _counted(leg, entries, len(forward))
+    ran = _counted(leg, entries, forward)
     in_passes = high_launches(ran, modules, statements)
     high = in_passes or _high_of_no_passes(ran, modules, statements)
-    yield said(
+    return said(
         by,
         entries,
         all_but(entries, high.most),
@@ -255,9 +262,8 @@ def _without_sizes(
         yield from _beside_vague(by_leg, modules, statements)
     if statements.has_experts(place.rank):
         return
-    for legs in _joined_legs(by_leg):
-        entries = [entry for leg in legs for entry in by_leg[leg]]
-        least = _least_of_some(legs[-1], entries, modules, statements)
+    for leg, entries in _joined(by_leg):
+        least = _least_of_some(leg, entries, modules, statements)
         yield said(Witness.MODULES, entries, float(least))
     yield from _fewer_than_gradients(by_leg, modules, statements)
 
@@ -273,9 +279,8 @@ def _of_whole_list(
     # no known leg, which may be all of the model's, those with an operator may be others.
     is_unknown = Leg.UNKNOWN in by_leg and len(by_leg) > 1
     is_sure = not is_unknown and not any(map(is_expert, modules))
-    for legs in _joined_legs(by_leg):
-        entries = [entry for leg in legs for entry in by_leg[leg]]
-        ran = _counted(legs[-1], entries, forward or None)
+    for leg, entries in _joined(by_leg):
+        ran = _counted(leg, entries, forward or None)
         high = high_launches(ran, modules, statements)
         if high is not None:
             yield said(
@@ -296,7 +301,8 @@ def _beside_vague(
 
     More of this leg may be among those that may be dgrad or wgrad.
     """
-    passes, rest = divmod(len(by_leg.get(Leg.FPROP, ())), len(modules))
+    forward = by_leg.get(Leg.FPROP, ())
+    passes, rest = divmod(len(forward), len(modules))
     has_experts = any(map(is_expert, modules))
     if rest or has_experts or Leg.BACKWARD not in by_leg:
         return
@@ -332,7 +338,7 @@ def _fewer_than_gradients(
     """
     forward = by_leg.get(Leg.FPROP, ())
     gradients: list[Entry] = []
-    for leg in _GRADIENTS:
+    for leg in BACKWARD_LEGS:
         gradients += by_leg.get(leg, ())
     of_all = len(GRADIENT_LEGS) * len(modules) - first_layers(GRADIENT_LEGS)
     have_gradients = launches_of(gradients) >= of_all

@@ -36,6 +36,92 @@ class _Work(NamedTuple):
     measured: float = 0.0
 
 
+class _InFlops:
+    """The work of GEMMs whose shapes are recorded: FLOPs."""
+
+    def __init__(self, lacking: Shortfalls) -> None:
+        self.ledger = lacking.ledger
+
+    def work(self, cell: Cell) -> float:
+        """Return the work of a cell."""
+        return self.ledger.cells[cell].work
+
+    def stated(self, cell: Cell, share: float) -> _Work:
+        """Return the work of a cell, if so much of it was to run in low precision."""
+        work = self.work(cell)
+        ran = self.ledger.cells[cell]
+        return _Work(
+            stated=work,
+            low=share * work,
+            measured=ran.low_work,
+        )
+
+    def is_known(self, place: int) -> bool:
+        """Whether the work of all GEMMs of a rank is known."""
+        return self.ledger.in_flops[place]
+
+
+class _ByList(_InFlops):
+    """The work of other GEMMs: launches, each as much as the weights of a module that it may be of."""
+
+    def __init__(
+        self,
+        ranks: Sequence[RankEvidence],
+        statements: Statements,
+        lacking: Shortfalls,
+    ) -> None:
+        super().__init__(lacking)
+        self.lacking = lacking
+        self._ranks = ranks
+        self._statements = statements
+        self._weights_of = cache(self._weights_of_layer)
+
+    def work(self, cell: Cell) -> float:
+        """Return the work of a cell."""
+        weights = self._weights(cell)
+        mean = sum(weights) / max(1, len(weights))
+        return super().work(cell) * mean
+
+    def stated(self, cell: Cell, share: float) -> _Work:
+        """Return the work of a cell, if so much of it was to run in low precision.
+
+        What did is what was to, as far as nothing lacks.
+        """
+        work = self.work(cell)
+        low = share * work
+        ran = self.ledger.cells[cell]
+        low_or_lacking = ran.low + self.lacking.launches(cell)
+        if not low_or_lacking:
+            return _Work(stated=work)
+        return _Work(
+            stated=work,
+            low=low,
+            measured=low * ran.low / low_or_lacking,
+        )
+
+    def is_known(self, place: int) -> bool:
+        """Whether the list has the sizes of all modules that GEMMs of a rank may be of.
+
+        What only its time shows to be a product, and what has no known precision, may be most.
+        """
+        cells = self.ledger.of_rank(place)
+        weights = list(map(self._weights, cells))
+        are_listed = all(weights)
+        lacks_sizes = any(0 in of_cell for of_cell in weights)
+        unknown = self.ledger.total(cells).unknown
+        is_open = bool(unknown) or _has_hidden_high(self._ranks[place])
+        return are_listed and not lacks_sizes and not is_open
+
+    def _weights(self, cell: Cell) -> list[int]:
+        """Return the weights of the modules that a cell may be of: equal lists have the same."""
+        context = self._statements.context(cell.rank)
+        return self._weights_of(context, cell.layer)
+
+    def _weights_of_layer(self, rank: int, layer: Layer) -> list[int]:
+        modules = self._statements.modules_of(rank, layer)
+        return list(map(_weight, modules))
+
+
 class Measures:
     """What was to run in low precision on each rank, and what did."""
 
@@ -52,8 +138,11 @@ class Measures:
         self._statements = statements
         self._lacking = lacking
         self._ledger = lacking.ledger
-        self._weights_of = cache(self._weights_by_list)
-        self._expected = list(map(self._expected_of, range(len(ranks))))
+        in_flops = _InFlops(lacking)
+        by_list = _ByList(ranks, statements, lacking)
+        self._weighing = [in_flops if are else by_list for are in self._ledger.in_flops]
+        places = range(len(ranks))
+        self._expected = list(map(self._expected_of, places))
 
     def expected(self, place: int) -> ExpectedReport | None:
         """Return what was to run in low precision on a rank; None if the cells do not show it."""
@@ -68,71 +157,46 @@ class Measures:
         if not modules or not is_requested or work is None:
             return None
         left_out = [module for module in modules if not self._is_ever_low(module)]
-        high_steps = self._requested.high_steps(rank)
+        names = [module.fqn for module in left_out]
+        has_high_steps = bool(self._requested.high_steps(rank))
         return ExpectedReport(
             share_of_flops=round(work.low, 6),
             measured_share_of_flops=round(work.measured, 6),
-            left_out=tuple(patterns(module.fqn for module in left_out)),
-            stated=bool(high_steps) or self._are_pinned(left_out),
+            left_out=tuple(patterns(names)),
+            stated=has_high_steps or self._are_pinned(left_out),
         )
 
     def _stated_work(self, place: int) -> _Work | None:
-        """Return what of a rank's work was to run in low precision, None if that is not stated."""
+        """Return shares of a rank's work, None unless something is stated of nearly all of it."""
         cells = self._ledger.of_rank(place)
-        whole = sum(map(self._work, cells))
-        of_cells = map(self._stated_in, cells)
-        stated, low, measured = map(sum, zip(_Work(), *of_cells, strict=True))
-        is_known = self._ledger.in_flops[place] or self._are_weighed(place)
-        is_stated = whole > 0 and (1 - NEGLIGIBLE) * whole <= stated
+        weighing = self._weighing[place]
+        whole = sum(map(weighing.work, cells))
+        stated = 0.0
+        low = 0.0
+        measured = 0.0
+        for cell in cells:
+            of_cell = self._stated_in(cell)
+            stated += of_cell.stated
+            low += of_cell.low
+            measured += of_cell.measured
+        is_known = weighing.is_known(place)
+        nearly_all = (1 - NEGLIGIBLE) * whole
+        is_stated = whole > 0 and stated >= nearly_all
         if is_known and is_stated:
-            return _Work(stated / whole, low / whole, measured / whole)
+            return _Work(
+                stated=stated / whole,
+                low=low / whole,
+                measured=measured / whole,
+            )
         return None
 
     def _stated_in(self, cell: Cell) -> _Work:
-        """Return what of a cell was to run in low precision and what did, if something says it.
-
-        Without shapes, what did is what was to, as far as nothing lacks.
-        """
-        ran = self._ledger.cells[cell]
+        """Return what of a cell was to run in low precision, nothing if nothing states it."""
         share = self._stated_share(cell)
         if share is None:
             return _Work()
-        work = self._work(cell)
-        low = share * work
-        if self._ledger.in_flops[cell.rank]:
-            return _Work(work, low, ran.low_work)
-        low_or_lacking = ran.low + self._lacking.launches(cell)
-        if not low_or_lacking:
-            return _Work(work)
-        return _Work(work, low, low * ran.low / low_or_lacking)
-
-    def _are_weighed(self, place: int) -> bool:
-        """Whether the sizes of the list say how much work all GEMMs of a rank are.
-
-        What only its time shows to be a product, and what has no known precision, may be most.
-        """
-        cells = self._ledger.of_rank(place)
-        weights = list(map(self._weights, cells))
-        are_known = all(weights) and not any(0 in of_cell for of_cell in weights)
-        unknown = self._ledger.total(cells).unknown
-        return are_known and not unknown and not _has_hidden_high(self._ranks[place])
-
-    def _work(self, cell: Cell) -> float:
-        """Return the FLOPs of a cell; without shapes the weights of its layers, by the list."""
-        work = self._ledger.cells[cell].work
-        if self._ledger.in_flops[cell.rank]:
-            return work
-        weights = self._weights(cell)
-        return work * sum(weights) / max(1, len(weights))
-
-    def _weights(self, cell: Cell) -> list[int]:
-        """Return the weights of the modules that a cell may be of: equal lists have the same."""
-        context = self._statements.context(cell.rank)
-        return self._weights_of(context, cell.layer)
-
-    def _weights_by_list(self, rank: int, layer: Layer) -> list[int]:
-        modules = self._statements.modules_of(rank, layer)
-        return list(map(_weight, modules))
+        weighing = self._weighing[cell.rank]
+        return weighing.stated(cell, share)
 
     def _is_ever_low(self, module: ModuleRecord) -> bool:
         return any(self._statements.is_low(module, leg) for leg in LEGS)
@@ -147,18 +211,21 @@ class Measures:
 
         None where that is stated of only some of those that did, or where some perhaps lack.
         """
-        lacking = self._lacking
         cells = self._ledger.of_rank(place)
         low = [cell for cell in cells if self._ledger.cells[cell].low]
-        lacks = [cell for cell in cells if cell in lacking.lacks]
-        perhaps = [cell for cell in cells if cell in lacking.may_lack]
+        lacks = [cell for cell in cells if cell in self._lacking.lacks]
+        perhaps = [cell for cell in cells if cell in self._lacking.may_lack]
         is_doubted = not set(perhaps) <= set(lacks)
         are_stated = all(map(self._is_stated, (*low, *lacks)))
-        launches = sum(map(lacking.launches, lacks))
-        expected = launches + self._ledger.total(low).low
+        lacking = sum(map(self._lacking.launches, lacks))
+        ran_low = self._ledger.total(low).low
+        expected = ran_low + lacking
         if is_doubted or not are_stated or not expected:
             return None
-        return CountedGemms(expected=round(expected), lacking=round(launches))
+        return CountedGemms(
+            expected=round(expected),
+            lacking=round(lacking),
+        )
 
     def _is_stated(self, cell: Cell) -> bool:
         by = self._lacking.by.get(cell, Witness.OTHERS)

@@ -5,7 +5,8 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
-from typing import Final
+from functools import cache
+from typing import Final, TypeAlias
 
 from fp8verify.analysis.kinds import EXPERTS
 from fp8verify.analysis.layers import sizes_of
@@ -45,6 +46,7 @@ class Statements:
     def __init__(self, ranks: Sequence[RankEvidence], requested: Requested) -> None:
         """Sort the modules of each rank by name and by size."""
         self._requested = requested
+        self._pin_of = cache(requested.pin)
         self._leaves_high: dict[Leg, bool] = {}
         for leg in Leg:
             of_legs = map(requested.leaves_high, legs_of(leg))
@@ -55,9 +57,9 @@ class Statements:
         lists = _with_conversions_of_any([rank.modules for rank in ranks])
         self._lists = lists
         self._context = list(map(lists.index, lists))
-        self._by_layer = {
-            context: _by_layer(lists[context]) for context in self._context
-        }
+        self._by_layer = {}
+        for context in self._context:
+            self._by_layer[context] = _by_layer(lists[context])
         pins = Pins(requested.layers)
         # What a list names is pinned by its name.
         self._pins = [NO_PINS if modules else pins for modules in lists]
@@ -109,17 +111,16 @@ class Statements:
         return is_converted and bool(legs) and are_asked
 
     def _is_pinned(self, module: ModuleRecord) -> bool:
-        pin = self._requested.pin(module.fqn)
-        return pin is not None
+        return self._pin_of(module.fqn) is not None
 
     def _is_asked_of(self, module: ModuleRecord, leg: Leg) -> bool:
         """Whether neither the recipe nor a module's own configuration keeps a leg high.
 
         Weights of experts do not show what multiplies them.
         """
-        return (
-            not self._leaves_high[leg] and module.format_of(leg.value) != HIGH_PRECISION
-        )
+        requested = module.format_of(leg.value)
+        is_left_high = self._leaves_high[leg]
+        return not is_left_high and requested != HIGH_PRECISION
 
     def low_legs(
         self,
@@ -230,19 +231,29 @@ def runs(module: ModuleRecord, leg: Leg) -> bool:
     return leg is not Leg.WGRAD or not module.frozen
 
 
+_ByName: TypeAlias = "dict[str, ModuleRecord]"
+
+
 def _with_conversions_of_any(
     by_rank: Sequence[Sequence[ModuleRecord]],
 ) -> list[list[ModuleRecord]]:
-    """Return the modules of each rank, those as converted that are on any rank."""
-    known: dict[str, ModuleRecord] = {}
+    """Return the modules of each rank, as converted where any rank with the same names has them."""
+    known: dict[frozenset[str], _ByName] = defaultdict(dict)
     for modules in by_rank:
-        converted = [module for module in modules if module.state in CONVERTED]
-        known.update({module.fqn: module for module in converted})
+        names = _names_of(modules)
+        for module in modules:
+            if module.state in CONVERTED:
+                known[names][module.fqn] = module
     lists = []
     for modules in by_rank:
-        of_rank = [known.get(module.fqn, module) for module in modules]
-        lists.append(of_rank)
+        names = _names_of(modules)
+        converted = known[names]
+        lists.append([converted.get(module.fqn, module) for module in modules])
     return lists
+
+
+def _names_of(modules: Sequence[ModuleRecord]) -> frozenset[str]:
+    return frozenset(module.fqn for module in modules)
 
 
 def _by_layer(modules: Sequence[ModuleRecord]) -> dict[Layer, list[ModuleRecord]]:
