@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from fp8verify.model.kernels import LegRow
 from fp8verify.model.report import RankReport
 from fp8verify.model.steps import StepReport
-from fp8verify.model.verdict import ExpectedReport, Proof, ProofRow
+from fp8verify.model.verdict import CountedGemms, ExpectedReport, Proof, ProofRow
 from fp8verify.terms import (
     LEGS,
     VAGUE_LEGS,
@@ -28,7 +28,13 @@ from fp8verify.text import (
     show_window,
 )
 from fp8verify.thresholds import HALF, NEGLIGIBLE, SHOWN_IN_REASON
-from fp8verify.verdict.clauses import all_that_hold, by_number, first_said, optional
+from fp8verify.verdict.clauses import (
+    all_that_hold,
+    by_number,
+    first_said,
+    first_that_holds,
+    optional,
+)
 from fp8verify.verdict.expected import CONVERTED
 from fp8verify.verdict.policy import Policy
 
@@ -45,6 +51,11 @@ class RankSummary:
         low_kernels: those in FP8 or FP4.
         high_us: µs of what ran in no low precision.
         share: share of the time of the layers' GEMMs in FP8 or FP4.
+        flops: share of their FLOPs, where the verdict rests on it.
+        is_met: whether as much ran so as was expected, where that is known.
+        left_out: the layers that were to stay in high precision.
+        counted: how many of its GEMMs were to run in FP8 or FP4, and how many of these did not;
+            none where that is not known.
         has_others: whether GEMMs ran that the verdict is not about.
         opaque_us: µs in unrecognized kernels; 0 for little.
         cut_steps: steps that a damaged trace does not show whole.
@@ -76,6 +87,26 @@ class RankSummary:
         self.opaque_us = 0.0 if is_little else rank.opaque_us
         self.cut_steps = sum(not step.whole for step in rank.steps)
         self.is_cut = 2 * self.cut_steps >= max(1, len(rank.steps))
+        self._compare()
+
+    def _compare(self) -> None:
+        """Keep what was expected of it, and what of that did not run."""
+        rank = self.rank
+        low = rank.low_share
+        is_less_in_flops = low is not None and low < HALF <= self.share
+        self.flops = low if is_less_in_flops else None
+        self.is_met = False
+        self.left_out: tuple[str, ...] = ()
+        if rank.expected is not None:
+            self.flops = rank.expected.measured_share_of_flops
+            self.is_met = rank.expected.is_met
+            self.left_out = rank.expected.left_out
+        self.counted = rank.counted or _NOT_COUNTED
+
+    @property
+    def lacks_most(self) -> bool:
+        """Whether most lacks of what was expected, so far as it is counted."""
+        return self.counted.lacking > HALF * self.counted.expected
 
     def share_of(self, policy: Policy) -> float:
         """Return the share that a policy is about: of time if it asks for one, else of work."""
@@ -107,12 +138,6 @@ class RankSummary:
     def _of_total(self, time_us: float) -> float:
         """Return a time over that of all GEMMs of layers."""
         return time_us / (self.total or 1)
-
-    @property
-    def is_less_in_flops(self) -> bool:
-        """Whether less than half ran in low precision by its FLOPs, and not by its time."""
-        low = self.rank.low_share
-        return low is not None and low < HALF <= self.share
 
     def expectation(self, policy: Policy) -> ExpectedReport | None:
         """Return what was to run in low precision, if the rank is judged by it."""
@@ -146,28 +171,22 @@ class RankSummary:
         return list(all_that_hold(rows))
 
 
+_NOT_COUNTED = CountedGemms(expected=0, lacking=0)
 _MAY_BE_OTHERS = (
     "the others may be the optimizer's or attention's (the trace has no operators)"
 )
 
 
-def active(
-    summary: RankSummary,
-    expected: ExpectedReport | None,
-    *,
-    in_time: bool = False,
-) -> str:
+def active(summary: RankSummary, *, in_time: bool = False) -> str:
     """Say what ran in low precision on a rank that is ACTIVE, and why not all.
 
     Args:
         summary: the rank.
-        expected: what was to run in low precision, where it is known.
         in_time: whether a share of time was asked for.
     """
-    why = _by_design(summary, expected)
-    did = ran(summary, in_time=in_time)
-    if expected is not None and expected.is_met:
-        did = did_as_expected([summary]) or did
+    as_expected = optional(did_as_expected([summary]), when=summary.is_met)
+    did = as_expected or ran(summary, in_time=in_time)
+    why = _by_design(summary)
     return f"{did}{in_steps([summary])}{why}{apart(summary)}"
 
 
@@ -188,39 +207,27 @@ def missed(summary: RankSummary, expected: ExpectedReport) -> str:
     )
 
 
-def below(
-    summary: RankSummary,
-    limit: str,
-    expected: ExpectedReport | None,
-    *,
-    in_time: bool = False,
-) -> str:
+def below(summary: RankSummary, limit: str, *, in_time: bool = False) -> str:
     """Say that less ran in low precision than a share, and the largest cause.
 
     Args:
         summary: the rank.
         limit: what the share is below, as "less than half".
-        expected: what was to run in low precision, where it is known.
         in_time: whether a share of time was asked for.
     """
     shortfall = summary.rank.shortfall
-    is_met = expected is not None and expected.is_met
-    if is_met and not in_time and not shortfall:
-        return _too_little_by_design(summary, limit, expected)
+    if summary.is_met and not in_time and not shortfall:
+        return _too_little_by_design(summary, limit)
     did = ran(summary, limit, in_time=in_time)
-    why = _by_design(summary, expected) or optional(f": {shortfall}", when=shortfall)
+    why = _by_design(summary) or optional(f": {shortfall}", when=shortfall)
     return f"{did}{why}{apart(summary)}"
 
 
-def _too_little_by_design(
-    summary: RankSummary,
-    limit: str,
-    expected: ExpectedReport | None,
-) -> str:
+def _too_little_by_design(summary: RankSummary, limit: str) -> str:
     """Say that all ran as it was configured, and that this is less than a share."""
     did = ran(summary, has_share=False)
     share = _share_of_work(summary)
-    names = _kept_high(summary, expected)
+    names = _kept_high(summary)
     rest = summary.rank.rest
     rows = (
         (names, f": {_stayed(summary, names)}"),
@@ -230,35 +237,30 @@ def _too_little_by_design(
     return f"{did}, as configured, but that is {share}, {limit}{why}{apart(summary)}"
 
 
-# How a sentence begins of a run that lacks most of what was expected.
-_MOST_LACKS = "only "
-
-
 def did_as_expected(summaries: Sequence[RankSummary]) -> str:
     """Say how many of the GEMMs that should have run in low precision did.
 
     Nothing is said where this is not stated of all ranks, or where no GEMM ran in high precision.
     """
-    expected = 0
-    lacking = 0
-    for summary in summaries:
-        counted_gemms = summary.rank.counted
-        if counted_gemms is None:
-            return ""
-        expected += counted_gemms.expected
-        lacking += counted_gemms.lacking
+    expected = sum(summary.counted.expected for summary in summaries)
+    lacking = sum(summary.counted.lacking for summary in summaries)
     launches = _kernels_of(summaries)
-    if low_precision_count(launches) == sum(launches.values()):
-        return ""
     formats = low_precision_name(launches)
-    count = f"all {expected}"
-    if lacking:
-        count = f"{expected - lacking} of {expected}"
-    if lacking > HALF * expected:
-        count = f"{_MOST_LACKS}{count}"
-    if any(is_asked_by_weights(summary.rank) for summary in summaries):
-        return f"{count} GEMMs on {formats} weights ran in {formats}"
-    return f"{count} GEMMs that should have run in {formats} did"
+    of_all = f"{expected - lacking} of {expected}"
+    counts = (
+        (lacking > HALF * expected, f"only {of_all}"),
+        (lacking, of_all),
+        (True, f"all {expected}"),
+    )
+    are_asked = any(is_asked_by_weights(summary.rank) for summary in summaries)
+    ran_low = (
+        (are_asked, f"GEMMs on {formats} weights ran in {formats}"),
+        (True, f"GEMMs that should have run in {formats} did"),
+    )
+    is_stated = all(summary.rank.counted is not None for summary in summaries)
+    ran_high = low_precision_count(launches) < sum(launches.values())
+    did = f"{first_said(counts)} {first_said(ran_low)}"
+    return optional(did, when=is_stated and ran_high)
 
 
 def is_asked_by_weights(rank: RankReport) -> bool:
@@ -300,9 +302,8 @@ def ran(
     total = sum(summary.kernels.values())
     low = summary.low_kernels
     formats = low_precision_name(summary.kernels)
-    share = ""
-    if has_share and low < total:
-        share = _share_of_work(summary, in_time=in_time)
+    says_share = has_share and low < total
+    share = optional(_share_of_work(summary, in_time=in_time), when=says_share)
     beside = ", ".join(filter(None, [share, limit]))
     in_brackets = optional(f" ({beside})", when=beside)
     what = gemms_of_layers([summary.rank])
@@ -314,50 +315,48 @@ def _share_of_work(summary: RankSummary, *, in_time: bool = False) -> str:
 
     That is the share of FLOPs where it is known how much of these was expected, else of time.
     """
-    expected = summary.rank.expected
-    flops = summary.rank.low_share if summary.is_less_in_flops else None
-    if expected is not None:
-        flops = expected.measured_share_of_flops
     whole = whose_gemms(summary)
-    if flops is None or in_time:
+    if summary.flops is None or in_time:
         return f"{about(summary.share)} of {whole} {summary.measure}"
-    return f"{about(flops)} of {whole} FLOPs"
+    return f"{about(summary.flops)} of {whole} FLOPs"
+
+
+# What a rank may have that trains in GEMMs, as sentences name it.
+_LINEAR = "linear-layer"
+_EXPERT = "expert"
 
 
 def gemms_of_layers(ranks: Sequence[RankReport]) -> str:
     """Name the GEMMs that the verdict is about: experts are no linear layers."""
-    if all(map(_has_experts_alone, ranks)):
-        return "expert GEMMs"
-    if any(map(_has_experts, ranks)):
-        return "linear-layer and expert GEMMs"
-    return "linear-layer GEMMs"
+    kinds: set[str] = set()
+    for rank in ranks:
+        kinds.update(_kinds_of_layers(rank))
+    named = filter(kinds.__contains__, (_LINEAR, _EXPERT))
+    return f"{' and '.join(named)} GEMMs"
 
 
-def _has_experts_alone(rank: RankReport) -> bool:
-    if not _has_experts(rank):
-        return False
-    if rank.modules is not None and not any(rank.modules.counts.values()):
-        return True
-    roles = set()
-    for row in rank.kernels:
-        is_of_layer = row.leg not in (None, Leg.ATTENTION, Leg.OPTIMIZER)
-        if row.role.is_gemm and is_of_layer:
-            roles.add(row.role)
-    return roles == {Role.GROUPED_GEMM}
+def _kinds_of_layers(rank: RankReport) -> tuple[str, ...]:
+    rows = [row for row in rank.kernels if row.role.is_gemm]
+    roles = {row.role for row in rows if row.leg not in _OF_NO_LAYER}
+    lists_experts = rank.layers is not None and bool(rank.layers.experts)
+    has_grouped = any(row.role is Role.GROUPED_GEMM for row in rank.kernels)
+    lists_others = rank.modules is None or any(rank.modules.counts.values())
+    is_grouped_alone = roles == {Role.GROUPED_GEMM}
+    kinds = (
+        (not lists_experts and not has_grouped, (_LINEAR,)),
+        (lists_others and not is_grouped_alone, (_LINEAR, _EXPERT)),
+    )
+    return first_that_holds(kinds, (_EXPERT,))
 
 
-def _has_experts(rank: RankReport) -> bool:
-    if rank.layers is not None and rank.layers.experts:
-        return True
-    return any(row.role is Role.GROUPED_GEMM for row in rank.kernels)
+_OF_NO_LAYER = frozenset({None, Leg.ATTENTION, Leg.OPTIMIZER})
 
 
 def whose_gemms(summary: RankSummary) -> str:
     """Name the whole of a share: GEMMs of layers, where others ran too; of a rank, its own."""
     whose = optional("its ", when=not summary.alone)
-    if summary.has_others:
-        return f"{whose or 'the '}layers' GEMM"
-    return f"{whose}GEMM"
+    of_layers = f"{whose or 'the '}layers' GEMM"
+    return optional(of_layers, when=summary.has_others) or f"{whose}GEMM"
 
 
 def in_steps(summaries: Sequence[RankSummary]) -> str:
@@ -388,11 +387,11 @@ def _may_run_low(step: StepReport) -> bool:
     return not step.whole or (step.trains and ran_low)
 
 
-def _by_design(summary: RankSummary, expected: ExpectedReport | None) -> str:
+def _by_design(summary: RankSummary) -> str:
     """Say what kept the others in high precision: what most of their time is."""
     rest = summary.rank.rest
-    is_met = expected is not None and expected.is_met
-    names = _kept_high(summary, expected)
+    is_met = summary.is_met
+    names = _kept_high(summary)
     named = enumerated(names, SHOWN_IN_REASON)
     rows = (
         (not summary.high_us, ""),
@@ -405,9 +404,9 @@ def _by_design(summary: RankSummary, expected: ExpectedReport | None) -> str:
     return first_said(rows)
 
 
-def _kept_high(summary: RankSummary, expected: ExpectedReport | None) -> list[str]:
+def _kept_high(summary: RankSummary) -> list[str]:
     """Return what ran in no low precision: legs, or else layers that were left out."""
-    return _legs_in_high_precision(summary) or _left_out(summary, expected)
+    return _legs_in_high_precision(summary) or _left_out(summary)
 
 
 def _stayed(summary: RankSummary, names: Sequence[str]) -> str:
@@ -415,14 +414,14 @@ def _stayed(summary: RankSummary, names: Sequence[str]) -> str:
     return f"{named} stayed in {_high_formats(summary)}"
 
 
-def _left_out(summary: RankSummary, expected: ExpectedReport | None) -> list[str]:
+def _left_out(summary: RankSummary) -> list[str]:
     """Return the gradient and the layers that stayed in high precision, as was expected.
 
     Where there are many, the cause says more than some of their names.
     """
-    if expected is None or not expected.is_met:
+    if not summary.is_met:
         return []
-    layers = in_sentences(expected.left_out)
+    layers = in_sentences(summary.left_out)
     if summary.rank.rest and len(layers) > SHOWN_IN_REASON:
         layers = []
     return [*_legs_of_recipe(summary), *layers]
@@ -431,20 +430,19 @@ def _left_out(summary: RankSummary, expected: ExpectedReport | None) -> list[str
 def _legs_of_recipe(summary: RankSummary) -> list[str]:
     """Return the gradient that the modules' recipe keeps in high precision, if one is kept."""
     modules = summary.rank.modules
-    if modules is None or not modules.scalings:
-        return []
     kept = f"{Leg.WGRAD.value} in high precision"
-    if all(scaling.endswith(kept) for scaling in modules.scalings):
+    if modules is None:
+        return []
+    keep_wgrad = {scaling.endswith(kept) for scaling in modules.scalings}
+    if keep_wgrad == {True}:
         return [Leg.WGRAD.value]
     return []
 
 
 def _high_formats(summary: RankSummary) -> str:
     """Name the formats of GEMMs that ran in no low precision."""
-    names = []
-    for precision in Precision:
-        if summary.kernels[precision.value] and not precision.is_low:
-            names.append(precision.value.upper())
+    high = [precision.value for precision in Precision if not precision.is_low]
+    names = [name.upper() for name in high if summary.kernels[name]]
     return enumerated(names).replace("UNKNOWN", "unknown precision")
 
 
@@ -505,59 +503,63 @@ _ROUNDING = 1e-6
 
 # A sentence along these says by itself what ran.
 _ALONE = frozenset({"step", "micro-batch"})
+_NO_PROOF = Proof(coordinate="", rows=())
 
 
 def short(summary: RankSummary, proof: Proof | None, shortfall: str) -> str:
     """Say what fell short on a rank, and how the other values of the coordinate ran."""
-    if proof is None or proof.coordinate not in _ALONE:
-        did = did_as_expected([summary])
-        if not did:
-            is_timed = " ms" in shortfall  # one share of the time is enough
-            did = _did_in_layers(summary, proof)
-            did = did or ran(summary, has_share=not is_timed)
-        if did.startswith(_MOST_LACKS):
-            return f"{did}: {shortfall}"
-        return f"{did}, but {shortfall}"
-    others = [row for row in proof.rows if not row.short]
-    if 0 < len(others) < len(proof.rows):
-        return f"{shortfall}; {_did(proof, others)}"
-    return shortfall
+    proof = proof or _NO_PROOF
+    if proof.coordinate in _ALONE:
+        whole = [row for row in proof.rows if not row.short]
+        differ = 0 < len(whole) < len(proof.rows)
+        return f"{shortfall}{optional(f'; {_did(proof, whole)}', when=differ)}"
+    is_timed = " ms" in shortfall  # one share of the time is enough
+    as_expected = did_as_expected([summary])
+    in_layers = _did_in_layers(summary, proof)
+    did = as_expected or in_layers or ran(summary, has_share=not is_timed)
+    lacks_most = as_expected and summary.lacks_most
+    between = optional(": ", when=lacks_most) or ", but "
+    return f"{did}{between}{shortfall}"
 
 
-def _did_in_layers(summary: RankSummary, proof: Proof | None) -> str:
+def _did_in_layers(summary: RankSummary, proof: Proof) -> str:
     """Count without the layers of which no GEMM ran in low precision, and none had to.
 
     Nothing is said where there are none, or the table is not along layers.
     """
-    if proof is None or proof.coordinate != "layer" or proof.left_out:
-        return ""
-    low = 0
-    total = 0
-    is_all = True
-    for row in proof.rows:
-        if row.low or row.unknown or row.short:
-            low += row.low
-            total += row.low + row.high + row.unknown
-        else:
-            is_all = False
-    if is_all:
-        return ""
+    rows = list(filter(_may_run_in_low, proof.rows))
+    low, total = _low_of_all(rows)
     formats = low_precision_name(summary.kernels)
-    return f"{low} of {total} GEMMs of the layers that use {formats} ran in it"
+    did = f"{low} of {total} GEMMs of the layers that use {formats} ran in it"
+    is_of_layers = proof.coordinate == "layer" and not proof.left_out
+    return optional(did, when=is_of_layers and len(rows) < len(proof.rows))
 
 
-def _did(proof: Proof, rows: Sequence[ProofRow]) -> str:
+def _may_run_in_low(row: ProofRow) -> bool:
+    """Whether any GEMM of a row did, may have, or had to run in low precision."""
+    return bool(row.low or row.unknown or row.short)
+
+
+def _low_of_all(rows: Iterable[ProofRow]) -> tuple[int, int]:
+    """Return how many launches of rows are in low precision, and how many there are."""
     low = 0
     total = 0
     for row in rows:
         low += row.low
         total += row.low + row.high + row.unknown
-    where = _values([row.value for row in rows])
-    if proof.coordinate == "micro-batch" and len(rows) > 1:
-        where = "the others"
-    if low == total:
-        return f"in {where} all did"
-    return f"in {where}, {low} of {total} did"
+    return low, total
+
+
+def _did(proof: Proof, rows: Sequence[ProofRow]) -> str:
+    low, total = _low_of_all(rows)
+    are_several = proof.coordinate == "micro-batch" and len(rows) > 1
+    others = optional("the others", when=are_several)
+    where = others or _values([row.value for row in rows])
+    did = (
+        (low == total, f"in {where} all did"),
+        (True, f"in {where}, {low} of {total} did"),
+    )
+    return first_said(did)
 
 
 def _labels(summaries: Sequence[RankSummary]) -> str:
@@ -583,15 +585,14 @@ def passes(summaries: Iterable[RankSummary]) -> str:
 
     That most of what was expected lacks is not hidden by it.
     """
-    though = ""
-    for summary in summaries:
-        counts = summary.rank.counted
-        if counts is not None and counts.lacking > HALF * counts.expected:
-            lacking = f"{counts.lacking} of {counts.expected} GEMMs"
-            formats = low_precision_name(summary.kernels)
-            though = f", though {lacking} lack {formats}"
-            break
+    though = first_said((summary.lacks_most, _though(summary)) for summary in summaries)
     return f"no error found{though}; --strict fails it"
+
+
+def _though(summary: RankSummary) -> str:
+    formats = low_precision_name(summary.kernels)
+    lacking = f"{summary.counted.lacking} of {summary.counted.expected}"
+    return f", though {lacking} GEMMs lack {formats}"
 
 
 # ---- several ranks
@@ -661,8 +662,6 @@ def _on_some(
 
 def that_do_not_count(forward_only: Sequence[RankSummary]) -> str:
     """Say which ranks train nothing, if any."""
-    if not forward_only:
-        return ""
     do = by_number(forward_only, "does", "do")
     kernels: Counter[str] = Counter()
     for summary in forward_only:
@@ -670,7 +669,8 @@ def that_do_not_count(forward_only: Sequence[RankSummary]) -> str:
     low = low_precision_count(kernels)
     formats = low_precision_name(kernels)
     count = f"{low} of {sum(kernels.values())} GEMMs in {formats}"
-    return f"; {_labels(forward_only)} only ran forward ({count}) and {do} not count"
+    said = f"; {_labels(forward_only)} only ran forward ({count}) and {do} not count"
+    return optional(said, when=forward_only)
 
 
 def without_low(low: Sequence[RankSummary], without: Sequence[str]) -> str:

@@ -134,7 +134,6 @@ class _Case:
         self._proof = proof
         self._rank = summary.rank
         self._expected = summary.expectation(policy)
-        self._known = self._expected or summary.rank.expected
         self._has_shortfall = summary.rank.shortfall is not None
 
     def is_settled(self) -> bool:
@@ -176,7 +175,7 @@ class _Case:
         if asked is not None:
             limit = f"below --min-share {asked:.0%}"
         in_time = asked is not None
-        said = headline.below(self._summary, limit, self._known, in_time=in_time)
+        said = headline.below(self._summary, limit, in_time=in_time)
         return Opinion(Verdict.PARTIAL, said)
 
     def is_short(self) -> bool:
@@ -219,7 +218,7 @@ class _Case:
     def active(self) -> Opinion:
         """Nothing is short."""
         in_time = self._policy.min_share is not None
-        said = headline.active(self._summary, self._known, in_time=in_time)
+        said = headline.active(self._summary, in_time=in_time)
         return Opinion(Verdict.ACTIVE, said)
 
 

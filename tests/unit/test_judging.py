@@ -39,11 +39,14 @@ def gemms(
 LESS = Policy(min_share=0.25)
 
 
-def summary(*, short: bool, lacking: int = 0) -> Any:
-    """Return a rank that may fall short of a share, and lacks so many of ten GEMMs."""
-    counted = CountedGemms(expected=10, lacking=lacking)
-    rank = SimpleNamespace(counted=counted)
-    return SimpleNamespace(falls_short=lambda _: short, rank=rank, kernels={"fp8": 1})
+def summary(*, short: bool) -> Any:
+    """Return a rank that may fall short of a share."""
+    return SimpleNamespace(
+        falls_short=lambda _: short,
+        lacks_most=False,
+        counted=CountedGemms(expected=10, lacking=0),
+        kernels={"fp8": 1},
+    )
 
 
 @pytest.mark.parametrize(
@@ -91,8 +94,11 @@ def test_the_exit_code_and_why(
 def test_a_run_that_lacks_most_does_not_pass_without_a_word(
     build: TraceBuilder, lacking: int, words: str
 ) -> None:
-    report = replace(build.report(), verdict=Verdict.PARTIAL, findings=())
-    judged = with_exit_code(report, [summary(short=True, lacking=lacking)], Policy())
+    ran = build.linear(64, 32, 16, fp8=True).report()
+    report = replace(ran, verdict=Verdict.PARTIAL, findings=())
+    counted = CountedGemms(expected=10, lacking=lacking)
+    rank = replace(ran.ranks[0], counted=counted)
+    judged = with_exit_code(report, [RankSummary(rank, report.measure)], Policy())
     assert judged.exit_reason == f"no error found{words}; --strict fails it"
 
 
