@@ -305,7 +305,7 @@ def _inactive(rank: RankEvidence, requested: Requested) -> str:
     if requested.fallback is not None:
         return f"{ran}, as the log says ({requested.fallback.place})"
     _, cause = cause_without_fp8(rank, requested)
-    because = optional(f": {cause}", when=cause and rank.has_fp8_units)
+    because = optional(f": {cause}", when=cause)
     mention = (
         f" (line {requested.mention.line} mentions it)" if requested.mention else ""
     )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import islice
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from fp8verify.analysis.kinds import EXPERTS
 from fp8verify.analysis.rank import RankEvidence
@@ -16,13 +16,21 @@ from fp8verify.model.ledger import (
     LedgerSlot,
 )
 from fp8verify.terms import Leg
-from fp8verify.text import shown_size
+from fp8verify.text import join_windows, shown_size
 from fp8verify.thresholds import SHOWN_ENTRIES
 from fp8verify.verdict.blocks import InBlocks, in_blocks
 from fp8verify.verdict.clauses import optional
+from fp8verify.verdict.expectation import Witness
 from fp8verify.verdict.ledger import Cell, Layer, Ledger, Place, Program, Slot
 from fp8verify.verdict.shortfalls import Shortfalls
 from fp8verify.verdict.statements import Statements
+
+
+class _Lacking(NamedTuple):
+    """How many launches of a cell lack, and whether "surely" or "perhaps"."""
+
+    launches: int = 0
+    how: str | None = None
 
 
 class _Row(NamedTuple):
@@ -79,26 +87,18 @@ def _alike(program: Program, lacking: Shortfalls) -> list[list[Place]]:
         lacks = []
         for key in program.by_layer:
             cell = Cell(*place, *key)
-            lacks.append((_lacks(cell, lacking), _launches(cell, lacking)))
+            lacks.append(_lacking_of(cell, lacking))
         found[tuple(lacks)].append(place)
     return list(found.values())
 
 
-def _lacks(cell: Cell, lacking: Shortfalls) -> str | None:
-    """Return whether a cell lacks launches, "surely" or "perhaps"."""
-    if cell in lacking.lacks:
-        return "surely"
-    if cell in lacking.may_lack:
-        return "perhaps"
-    return None
-
-
-def _launches(cell: Cell, lacking: Shortfalls) -> int:
-    """Return how many launches of a cell lack, surely or else perhaps."""
-    lack = lacking.lacks.get(cell) or lacking.may_lack.get(cell)
-    if lack is None:
-        return 0
-    return round(lack.launches)
+def _lacking_of(cell: Cell, lacking: Shortfalls) -> _Lacking:
+    """Return what of a cell lacks, surely or else perhaps."""
+    for how, lacks in (("surely", lacking.lacks), ("perhaps", lacking.may_lack)):
+        lack = lacks.get(cell)
+        if lack is not None:
+            return _Lacking(round(lack.launches), how)
+    return _Lacking()
 
 
 def _rows(
@@ -113,34 +113,42 @@ def _rows(
     for entry in program.entries:
         cell = Cell(*place, entry.slot.layer, entry.leg)
         ran = entry.ran
-        amount = rest.setdefault(cell, _launches(cell, lacking))
-        lacks = min(amount, ran.launches - ran.low)
+        lack = _lacking_of(cell, lacking)
+        left = rest.setdefault(cell, lack.launches)
+        lacks = min(left, ran.launches - ran.low)
         if blocks.is_pinned(entry.slot):
             lacks = 0
         rest[cell] -= lacks
-        row = _Row(
+        witness = lacking.by.get(cell)
+        is_expected = witness is not None and cell in lacking.expected
+        least = None
+        if is_expected or lacks:
+            least = ran.low + lacks
+        yield _Row(
             slot=entry.slot,
             leg=entry.leg,
             launches=ran.launches,
             low=ran.low,
             unknown=ran.unknown,
             precision=ran.precision.value,
+            least=least,
+            by=_CALLED.get(witness),
+            lacks=lack.how if lacks else None,
         )
-        witness = lacking.by.get(cell)
-        if witness is not None:
-            row = row._replace(by=witness.name.lower())
-            if cell in lacking.expected:
-                row = row._replace(least=ran.low)
-        if lacks:
-            row = row._replace(least=ran.low + lacks, lacks=_lacks(cell, lacking))
-        yield row
+
+
+# How the report calls a witness, and none.
+_CALLED: Final[dict[Witness | None, str]] = {
+    witness: witness.name.lower() for witness in Witness
+}
 
 
 def _entry(row: _Row, slot: int, numbers: Iterable[int]) -> LedgerEntry:
+    in_order = sorted(set(numbers))
     return LedgerEntry(
         slot=slot,
         leg=row.leg,
-        executions=tuple(_ranges(sorted(numbers))),
+        executions=tuple(join_windows(zip(in_order, in_order, strict=True))),
         launches=row.launches,
         low=row.low,
         unknown=row.unknown,
@@ -149,17 +157,6 @@ def _entry(row: _Row, slot: int, numbers: Iterable[int]) -> LedgerEntry:
         by=row.by,
         lacks=row.lacks,
     )
-
-
-def _ranges(numbers: Sequence[int]) -> list[tuple[int, int]]:
-    """Join neighbors among numbers in order."""
-    ranges: list[tuple[int, int]] = []
-    for number in numbers:
-        first = number
-        if ranges and number - ranges[-1][1] <= 1:
-            first, _ = ranges.pop()
-        ranges.append((first, number))
-    return ranges
 
 
 def _execution(place: Place, ranks: Sequence[RankEvidence]) -> LedgerExecution:
@@ -201,36 +198,44 @@ def _slots(
 
 
 def _slot(slot: Slot, blocks: int, ordered: tuple[str, ...]) -> LedgerSlot:
-    label = _kind_of(slot.layer)
+    layer = _layer_of(slot.layer)
+    label = layer.label
     block = None
     position = slot.number
     if blocks > 1 and slot.of >= blocks and slot.of % blocks == 0:
         block, position = divmod(slot.number, slot.of // blocks)
         label = f"block {block}, {label}"
-    names = ordered
-    named_by = optional("order", when=ordered)
-    outputs = None
-    inputs = None
-    if isinstance(slot.layer, str):
-        names = (slot.layer,)
-        named_by = "trace"
-    elif isinstance(slot.layer, tuple) and slot.layer != EXPERTS:
-        outputs, inputs = slot.layer
+    names = layer.names or ordered
+    named_by = optional("trace", when=layer.names) or optional("order", when=ordered)
     return LedgerSlot(
         label=" or ".join(names) or label,
         names=names,
         named_by=named_by or None,
         block=block,
         position=position,
-        n=outputs,
-        k=inputs,
+        n=layer.outputs,
+        k=layer.inputs,
     )
 
 
-def _kind_of(layer: Layer) -> str:
-    """Return how a slot of a layer is called that has no name."""
-    if layer == EXPERTS:
-        return "experts"
-    if isinstance(layer, tuple):
-        return shown_size(layer)
-    return "unknown layer"
+class _Layer(NamedTuple):
+    """A layer as slots have it: how it is called without a name, its names, and its size."""
+
+    label: str
+    names: tuple[str, ...] = ()
+    outputs: int | None = None
+    inputs: int | None = None
+
+
+_UNSIZED: Final[dict[Layer, _Layer]] = {
+    EXPERTS: _Layer("experts"),
+    None: _Layer("unknown layer"),
+}
+
+
+def _layer_of(layer: Layer) -> _Layer:
+    if isinstance(layer, str):
+        return _Layer(layer, (layer,))
+    if isinstance(layer, tuple) and layer not in _UNSIZED:
+        return _Layer(shown_size(layer), (), *layer)
+    return _UNSIZED[layer]

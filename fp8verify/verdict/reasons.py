@@ -159,7 +159,7 @@ def unknown_work(rank: RankEvidence) -> str:
         f"{share:.1%} of GEMM {rank.measure.name} is in kernels of unknown precision"
     )
     names = {row.kind.name for row in rows}
-    how_much = "all" if len(names) == 1 else "most"
+    how_much = by_number(names, "all", "most")
     return f"{where}, {how_much} of it in {short_name(longest_name(rows))}"
 
 
@@ -245,7 +245,11 @@ def cause_without_fp8(rank: RankEvidence, requested: Requested) -> Cause:
 
 
 def _causes(rank: RankEvidence, requested: Requested) -> Iterator[tuple[object, Cause]]:
-    """Yield what shows why no FP8 ran: the module list first, then the log, then operators."""
+    """Yield what shows why no FP8 ran: the module list first, then the log, then operators.
+
+    A GPU without FP8 units needs no other cause.
+    """
+    yield not rank.has_fp8_units, ("no-units", "")
     total = counted(rank.linears, "linear layer")
     states = Counter(module.state for module in rank.linears)
     converted = sum(states[state] for state in CONVERTED)
@@ -329,14 +333,9 @@ def _class_that_is_no_linear(rank: RankEvidence) -> _NoLinear:
         call.startswith("torchao.") for call in rank.recorded.meta.api_calls
     )
     is_most = 2 * count > len(rank.linears)
-    those = str(count)
-    if count == len(rank.linears):
-        those = "they"
+    those = optional("they", when=count == len(rank.linears)) or str(count)
     is_other = is_torchao and is_most and name != "Linear"
-    others = []
-    for module in rank.linears:
-        if module.class_name != name:
-            others.append(module.fqn)
+    others = [module.fqn for module in rank.linears if module.class_name != name]
     left_out = (
         f"; {enumerated(others, _NAMED)} {by_number(others, 'was', 'were')} left out"
     )

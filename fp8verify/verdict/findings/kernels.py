@@ -82,9 +82,6 @@ def without_fp8(rank: RankEvidence, requested: Requested) -> Iterator[Finding]:
     )
     case, cause = cause_without_fp8(rank, requested)
     named = next((module.fqn for module in rank.linears), "")
-    if not rank.has_fp8_units:
-        case = "no-units"
-        cause = ""
     yield from told(
         "claimed-not-active",
         case,
@@ -185,12 +182,8 @@ def no_fp8_units(rank: RankEvidence, requested: Requested) -> Iterator[Finding]:
 
 def _converted_formats(rank: RankEvidence) -> list[str]:
     """Return the formats of operands that were converted before the GPU multiplied them."""
-    formats = set()
-    for row in rank.upcast:
-        converted_from = row.kind.classification.upcast_from
-        if converted_from is not None:
-            formats.add(converted_from.value)
-    return sorted(formats)
+    formats = {row.kind.classification.upcast_from for row in rank.upcast}
+    return sorted(precision.value for precision in formats if precision is not None)
 
 
 def _needs(formats: Iterable[str]) -> str:
@@ -257,10 +250,8 @@ def _is_unconverted_expert(module: ModuleRecord) -> bool:
 def _framework_without_experts(requested: Requested) -> str:
     """Return the first framework in the claims that leaves experts in high precision."""
     leaving = {framework.name for framework in frameworks() if framework.leaves_experts}
-    for claim in requested.claims:
-        if claim.framework in leaving:
-            return claim.framework
-    return ""
+    claiming = [claim.framework for claim in requested.claims]
+    return next(filter(leaving.__contains__, claiming), "")
 
 
 # ---- kernels that are not known

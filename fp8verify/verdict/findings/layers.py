@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from itertools import chain
+from itertools import chain, filterfalse
+from operator import attrgetter
 from typing import NamedTuple, TypeAlias
 
-from fp8verify.analysis.gemms import GemmRow
-from fp8verify.analysis.layers import LayerClass
+from fp8verify.analysis.layers import LayerClass, NamedLayers
 from fp8verify.analysis.rank import RankEvidence
 from fp8verify.analysis.recorded import recomputed_high
 from fp8verify.capture.schema import ModuleRecord
@@ -57,9 +57,8 @@ def pinned_layers_low(rank: RankEvidence, requested: Requested) -> Iterator[Find
     if pins:
         first, *_ = pins.values()
         those = by_number(pins, "it", "them")
-        yield from told(
+        yield finding(
             "pinned-layer-low",
-            when=pins,
             names=_named(pins),
             format=requested.name,
             keeps=f"log line {first.line} keeps {those}",
@@ -69,17 +68,11 @@ def pinned_layers_low(rank: RankEvidence, requested: Requested) -> Iterator[Find
 
 def _layers_in_low(rank: RankEvidence, requested: Requested) -> Iterable[str]:
     """Return the layers that ran in low precision: by name, else those of sizes that must have."""
-    by_layer: Mapping[str, Sequence[GemmRow]] = {}
-    if rank.trace.named is not None:
-        by_layer = rank.trace.named.by_layer()
+    named = rank.trace.named or NamedLayers()
+    by_layer = named.by_layer()
     if by_layer:
         in_order = dict.fromkeys([*names_of(rank.modules), *by_layer])
-        in_low = []
-        for name in in_order:
-            rows = by_layer.get(name, ())
-            if low_of(rows):
-                in_low.append(name)
-        return in_low
+        return [name for name in in_order if low_of(by_layer.get(name, ()))]
     names: list[str] = []
     for layer in rank.layers.classes:
         if _has_pinned_in_low(layer, requested):
@@ -90,13 +83,13 @@ def _layers_in_low(rank: RankEvidence, requested: Requested) -> Iterable[str]:
 def _has_pinned_in_low(layer: LayerClass, requested: Requested) -> bool:
     """Whether pinned layers of a size must have run low: all are, or more ran than others can."""
     pins = list(map(requested.pin, names_of(layer.modules)))
-    if layer.row.in_fp8 and all(pins):
-        return True
+    are_all_pinned = bool(layer.row.in_fp8) and all(pins)
     converted = map(requested.pin, names_of(layer.converted))
     free = list(converted).count(None)
     passes = layer.row.passes or 0
     ran_low = layer.row.in_fp8.get("fprop", 0)
-    return passes > 0 and ran_low > passes * free
+    ran_more = passes > 0 and ran_low > passes * free
+    return are_all_pinned or ran_more
 
 
 # ---- left out of the conversion
@@ -170,11 +163,8 @@ def left_out_of_one_block(
             others = len(blocks) - len(odd)
             most = max(most, others)
             apart += odd
-    layers = []
-    for module in apart:
-        pin = requested.pin(module.fqn)
-        if not module.reason and pin is None:
-            layers.append(module.fqn)
+    unexplained = filterfalse(attrgetter("reason"), apart)
+    layers = list(filterfalse(requested.pin, names_of(unexplained)))
     yield from told(
         "layer-not-fp8",
         "one-block",
@@ -272,10 +262,11 @@ def _rarest(classes: Sequence[LayerClass]) -> LayerClass | None:
     """Return the layer that no list names, if it is wide and runs less often than all others."""
     runs = Counter(map(_forward_runs, classes))
     least = min(runs, default=0)
+    is_one = runs[least] == 1
     for layer in filter(_is_wide, classes):
-        is_rarest = _forward_runs(layer) == least
+        is_rarest = is_one and _forward_runs(layer) == least
         if is_rarest and not layer.modules:
-            return layer if runs[least] == 1 else None
+            return layer
     return None
 
 

@@ -73,10 +73,7 @@ class LedgerFindings:
         self.lacking = Shortfalls(self.ledger, self.statements)
         self._names = Names(ranks, self.lacking, self.statements)
         counting = self.lacking.counting()
-        self._few: list[Cell] = []
-        for cell in self.lacking.lacks:
-            if cell not in counting:
-                self._few.append(cell)
+        self._few = [cell for cell in self.lacking.lacks if cell not in counting]
         self.shortfalls: list[Shortfall] = []
         self.doubted: list[Cell] = []
         explanation = Explanation(self.lacking, counting)
@@ -257,17 +254,21 @@ class LedgerFindings:
 
     def tells_experts(self, place: int) -> bool:
         """Whether all that experts of a rank ran in high precision is said to lack."""
-        of_experts: list[Cell] = []
-        for cell in self.ledger.of_rank(place):
-            if cell.layer == EXPERTS:
-                of_experts.append(cell)
+        of_experts = filter(_is_of_experts, self.ledger.of_rank(place))
         high = self.ledger.total(of_experts).high
         lacking: list[Cell] = []
-        for short in self.shortfalls:
-            if layers_of(short.cells) == {EXPERTS}:
-                lacking += of_one_rank(short.cells, place)
+        for short in filter(_lack_experts, self.shortfalls):
+            lacking += of_one_rank(short.cells, place)
         told = self.ledger.total(lacking)
         return 0 < high == told.high
+
+
+def _lack_experts(short: Shortfall) -> bool:
+    return layers_of(short.cells) == {EXPERTS}
+
+
+def _is_of_experts(cell: Cell) -> bool:
+    return cell.layer == EXPERTS
 
 
 def _is_numbered_and_high(entry: Entry) -> bool:

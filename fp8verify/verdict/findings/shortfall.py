@@ -29,7 +29,7 @@ from fp8verify.verdict.beside import (
     ranks_that_ran_low,
     with_same_calls,
 )
-from fp8verify.verdict.clauses import optional
+from fp8verify.verdict.clauses import first_that_holds, optional
 from fp8verify.verdict.coordinates import by_value
 from fp8verify.verdict.expectation import Witness
 from fp8verify.verdict.expected import Requested
@@ -61,6 +61,8 @@ _CODES: Final = {
 _HAVE_PARTS: Final = frozenset({"rank", "step", "micro-batch"})
 # What is part of what: "fprop in layers.2.up in step 5".
 _FROM_SMALL: Final = ("leg", "layer", "micro-batch", "step", "rank")
+# Passes that a sentence names.
+_PASSES: Final = ("micro-batch", "step")
 # The legs of a layer that trains: its gradients may not be told apart.
 _OF_A_PASS: Final = frozenset({*LEGS, Leg.BACKWARD})
 
@@ -106,16 +108,25 @@ class ShortfallFacts:
 
     def finding(self) -> Finding:
         """Return the finding that says it."""
-        if self._main not in _HAVE_PARTS and self._is_counted():
-            return self._of_count()
-        if self._main == "leg":
-            return self._of_legs()
+        is_of_legs = self._main == "leg"
+        is_of_layers = is_of_legs and Fact.WHOLE.value in self._holds
+        forms = (
+            (self._main not in _HAVE_PARTS and self._is_counted(), self._of_count),
+            (is_of_legs and self._legs == {Leg.RECOMPUTE}, self._of_recompute),
+            (is_of_layers and self._in_order, self._of_layers_in_order),
+            (is_of_legs, self._of_legs),
+        )
+        form = first_that_holds(forms, self._of_value)
+        return form()
+
+    def _of_value(self) -> Finding:
+        """Say that values of a coordinate are short, or a part of them is."""
+        is_part = self._lacks_part()
         ran_low = self._short.ran.low
-        case = "part" if self._lacks_part() else optional("less", when=ran_low)
+        case = "part" if is_part else optional("less", when=ran_low)
         found = finding(_CODES[self._main], case, **self._facts(), holds=self._holds)
         is_of_ranks = self._coordinates[0] == "rank"
         is_of_one_rank = is_of_ranks and len(self._places) == 1
-        is_part = case == "part"
         return replace(found, per_rank=is_of_one_rank and is_part)
 
     def _lacks_part(self) -> bool:
@@ -125,28 +136,36 @@ class ShortfallFacts:
         are_several = len(self._coordinates) > 1
         return are_several and is_of_layers
 
+    def _of_recompute(self) -> Finding:
+        """Say that only passes that are computed again are short."""
+        return finding("recompute-not-fp8", "kernels", **self._facts())
+
+    @cached_property
+    def _in_order(self) -> str:
+        """Where legs are short, as far as the order of the calls tells."""
+        return self._run.names.place_in_order(self._short)
+
+    def _of_layers_in_order(self) -> Finding:
+        """Say of which layers or blocks all legs are short."""
+        facts = self._facts()
+        facts["in_order"] = self._in_order
+        facts["those"] = self._run.names.in_order(self._short) or facts["names"]
+        facts["but"] = self._pins_of_blocks()
+        return finding("layer-not-fp8", "in-order", **facts, holds=self._holds)
+
     def _of_legs(self) -> Finding:
         """Say which legs are short; of which layers or blocks, where the order of calls tells."""
         facts = self._facts()
-        if self._legs == {Leg.RECOMPUTE}:
-            return finding("recompute-not-fp8", "kernels", **facts)
-        names = self._run.names
-        in_order = names.place_in_order(self._short)
-        facts["in_order"] = in_order
-        facts["those"] = names.in_order(self._short) or facts["names"]
-        facts["but"] = self._pins_of_blocks()
-        if in_order and Fact.WHOLE.value in self._holds:
-            return finding("layer-not-fp8", "in-order", **facts, holds=self._holds)
         what = counted(self.launches, f"{name_legs(self._legs)} GEMM")
-        if in_order:
-            facts["ran"] = f"{what} of {in_order} ran in {self._precision}"
+        in_order = f"{what} of {self._in_order} ran in {self._precision}"
+        facts["ran"] = optional(in_order, when=self._in_order) or facts["ran"]
         return finding("leg-not-fp8", **facts, holds=self._holds)
 
     def _of_count(self) -> Finding:
         """Say how many GEMMs lack by a count of the log."""
         claim = self._run.statements.counts[0]
-        of = f"{claim.converted} of {claim.total}" if claim.total else claim.converted
-        which = f"log {claim.place} says that {of} layers were"
+        of = optional(f" of {claim.total}", when=claim.total)
+        which = f"log {claim.place} says that {claim.converted}{of} layers were"
         return finding(
             "layer-not-fp8",
             "counted",
@@ -279,9 +298,8 @@ class ShortfallFacts:
         modules = run.names.modules(short)
         things = modules or list(short.values)
         count = counted(things, "converted layer")
-        named = values.get("layer")
-        if not named:
-            named = abridged(patterns(modules), limits.SHOWN_NUMBERS)
+        shown = abridged(patterns(modules), limits.SHOWN_NUMBERS)
+        named = values.get("layer") or shown
         are_several = len(modules) > 1
         others = sum(rank.ran_low for rank in run.ranks)
         return {
@@ -315,10 +333,10 @@ class ShortfallFacts:
 
         What is said of one rank begins with its name.
         """
-        named = list(self._coordinates)
-        if len(self._places) == 1 and "rank" in named:
-            named.remove("rank")
-        return sorted(named, key=_FROM_SMALL.index)
+        told = set(self._coordinates)
+        if len(self._places) == 1:
+            told.discard("rank")
+        return sorted(told, key=_FROM_SMALL.index)
 
     def _beside(self) -> dict[str, str]:
         """Name what lacks for the advice, and what it may be compared with."""
@@ -372,14 +390,11 @@ class ShortfallFacts:
 
     def _ran_alike(self, named: str) -> str:
         """Say what ran at its values, and of which layers it is."""
-        of = ""
-        after = optional(f": {named}", when=named)
-        if "layer" in self._coordinates:
-            of = f" of {named}"
-            after = ""
-        for name in ("micro-batch", "step"):
-            if name in self._short.coordinates:
-                of += f" in {self._run.names.value(self._short, name)}"
+        names_layers = "layer" in self._coordinates
+        of = optional(f" of {named}", when=names_layers)
+        after = optional(f": {named}", when=named and not names_layers)
+        for name in filter(self._short.coordinates.__contains__, _PASSES):
+            of += f" in {self._run.names.value(self._short, name)}"
         cells = self._cells_alike()
         if self._is_known_part(cells):
             ran = self._ran_of_part(of)
@@ -390,10 +405,9 @@ class ShortfallFacts:
     def _cells_alike(self) -> list[Cell]:
         """Return all cells at its values."""
         cells: list[Cell] = []
-        values = by_value(self._ledger.cells, self._short.coordinates)
-        for value, members in values.items():
-            if value in self._short.values:
-                cells += members
+        found = by_value(self._ledger.cells, self._short.coordinates)
+        for value in filter(self._short.values.__contains__, found):
+            cells += found[value]
         return cells
 
     def _is_known_part(self, cells: Sequence[Cell]) -> bool:
