@@ -127,7 +127,10 @@ def _stored_only(rank: RankEvidence, ran: str) -> Iterator[Finding]:
         holders=counted(stored.count, "linear layer"),
         dtype=stored.dtype,
         ran=ran,
-        saves=optional(f" ({saved / 1e9:.2g} GB, {part:.0%})", when=peak),
+        saves=optional(
+            f" ({saved / 1e9:.2g} GB, {part:.0%} of the peak without it)",
+            when=peak,
+        ),
     )
 
 
