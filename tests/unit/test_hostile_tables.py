@@ -43,6 +43,12 @@ FORMS = {
     "md": _markdown,
     "txt": _aligned,
 }
+
+
+def _names(count: int) -> Rows:
+    return [(f"k{number}_{FP8}", number, 1) for number in range(count)]
+
+
 ROWS: dict[str, Rows] = {
     "digits": [(FP8, "9" * 4000, 1), (BF16, 1, 1)],
     "exponents": [(FP8, "1e999999", 1), (BF16, "1e-999999", 1)],
@@ -55,7 +61,7 @@ ROWS: dict[str, Rows] = {
     "nulls": [(FP8 + "\0" * 5000, "1\0", "2"), (BF16, 1, 1)],
     "other digits": [(FP8, "\uff11\uff12", 1), (BF16, "\u0663", 1)],
     "signs of percent": [(FP8, "%" * 9000, 1), (BF16, "12%%", 1)],
-    "many names": [(f"k{number}_{FP8}", number, 1) for number in range(6000)],
+    "many names": _names(600),
     "wide": [(FP8, *range(6000)), (BF16, *range(6000))],
     "ragged": [(FP8, *["1"] * width) for width in range(2, 400)],
     "escapes": [("\x1b[31m" * 5000 + FP8, 1, 1), (BF16, 1, 1)],
@@ -96,7 +102,10 @@ def _is_told(found: Verdict | InputError) -> bool:
 
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("rows", ROWS)
-def test_rows_that_nobody_would_print(tmp_path: Path, form: str, rows: str) -> None:
+def test_rows_that_nobody_would_print(
+    tmp_path: Path, form: str, rows: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(kernel_table, "_MOST_NAMES", 300)
     path = tmp_path / f"table.{form}"
     path.write_text(FORMS[form](ROWS[rows]), encoding="utf-8")
     assert _is_told(_verdict_or_error(path))
@@ -115,7 +124,7 @@ def test_more_kernels_than_a_run_has_are_left_out(
 ) -> None:
     monkeypatch.setattr(kernel_table, "_MOST_TAKEN_APART", taken_apart)
     path = tmp_path / "table.csv"
-    rows = ROWS["many names"]
+    rows = _names(6000)
     path.write_text(FORMS["csv"](rows))
     report = inspect(path)
     assert report.verdict is Verdict.INCONCLUSIVE
