@@ -1,9 +1,7 @@
 """The calls of layers: each forward product with the gradients that autograd made of it.
 
-A call is one time that a layer multiplied. Autograd's numbers say which launches belong to one,
-without any size. Where nothing is numbered, a gradient belongs to the forward product of its size
-that it was paired with. What belongs to no call, as in a replayed graph, is a call of its own, of
-one launch whose leg is as vague as what is known of it.
+A call is one time that a layer multiplied, as its launches were placed. What belongs to no call, as
+in a replayed graph, is a call of its own, of one launch whose leg is as vague as what is known of it.
 
 The calls of one forward pass through the model, with its backward pass, are an execution. Those of
 equal executions are one object, so a thousand steps take little room.
@@ -13,17 +11,16 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from enum import IntEnum
 from typing import NamedTuple, TypeAlias
 
 from fp8verify.analysis.gemms import GemmRow
-from fp8verify.analysis.kinds import EXPERTS, grouped, is_of_graph
+from fp8verify.analysis.kinds import grouped
 from fp8verify.analysis.placing import Placed
-from fp8verify.terms import BACKWARD_LEGS, Leg, Precision, Role
+from fp8verify.analysis.placing.calls import InCall, LayerSize
+from fp8verify.analysis.placing.calls import Tie as Tie
+from fp8verify.terms import Leg, Precision
 from fp8verify.trace import Trace
 
-# (outputs, inputs) of a layer, `EXPERTS`, or None where no size is recorded.
-LayerSize: TypeAlias = "tuple[int, ...] | None"
 # A layer by its name, else by its size.
 Layer: TypeAlias = "str | LayerSize"
 # A layer, one of its legs, the ns of all launches, and of those in no low precision.
@@ -31,21 +28,6 @@ TimesRow: TypeAlias = "tuple[Layer, Leg, int, int]"
 # A step and a micro-batch.
 _Key: TypeAlias = "tuple[int, int]"
 _Program: TypeAlias = "tuple[Call, ...]"
-
-
-class Tie(IntEnum):
-    """What ties the launches of a call to each other."""
-
-    NUMBER = 0
-    """Autograd's number of the node of one layer."""
-    GRAPH = 1
-    """That of a graph of several layers: among these the sizes, and the order among equal ones."""
-    SIZE = 2
-    """The sizes, and the order among equal ones."""
-    NOTHING = 3
-    """It is a launch alone."""
-    DELAYED = 4
-    """That nodes lack as much work as ran outside of any, in other sizes."""
 
 
 class Ran(NamedTuple):
@@ -101,12 +83,11 @@ class _Open:
     def __init__(
         self,
         first: Placed,
-        tie: Tie,
-        size: LayerSize,
+        call: InCall,
         layer: str,
     ) -> None:
-        self.tie = tie
-        self.size = size
+        self.tie = call.tie
+        self.size = call.size
         self.layer = layer
         self.step = first.gemm.step
         self.micro_batch = first.micro_batch
@@ -148,133 +129,32 @@ class _Open:
             self.legs[lacking] = vague
 
 
-class _Calls:
-    """The calls of a window, found by their launches."""
-
-    def __init__(self, trace: Trace) -> None:
-        self.in_order: list[_Open] = []
-        self._name = _names_of(trace)
-        self._by_key: dict[object, _Open] = {}
-        self._by_forward: dict[int, _Open] = {}  # by the index of the forward launch
-
-    def add(
-        self,
-        placed: Placed,
-        size: LayerSize,
-        leg: Leg,
-    ) -> None:
-        """Add a launch to its call, which may be new.
-
-        Args:
-            placed: the launch.
-            size: of its layer.
-            leg: what it counts as.
-        """
-        gemm = placed.gemm
-        key, tie = _key_of(placed, size)
-        call = self._of_gradient(placed, size) or self._by_key.get(key)
-        if call is None:
-            call = _Open(
-                placed,
-                tie,
-                size,
-                self._name(gemm.index),
-            )
-            self._by_key[key] = call
-            if tie is Tie.NUMBER:
-                of_node = (gemm.makes,)
-                self._by_key.setdefault(of_node, call)
-            self.in_order.append(call)
-        if placed.is_delayed and not _fits(placed, size):
-            call.tie = Tie.DELAYED
-        call.add(placed, leg)
-        self._by_forward[gemm.index] = call
-
-    def _of_gradient(self, placed: Placed, size: LayerSize) -> _Open | None:
-        """Return the call of a gradient: that of its node, else that of its forward launch."""
-        if placed.leg not in BACKWARD_LEGS:
-            return None
-        by_size = self._by_key.get((placed.node, size))
-        if by_size is not None:
-            return by_size
-        of_node = self._by_key.get((placed.node,))
-        if of_node is not None:
-            return of_node
-        if placed.forward is not None:
-            return self._by_forward.get(placed.forward.index)
-        return None
-
-
-def executions_of(trace: Trace, gemms: Iterable[Placed]) -> list[Execution]:
+def executions_of(trace: Trace, gemms: Sequence[Placed]) -> list[Execution]:
     """Return the executions of a rank's window, in their order.
 
     Args:
         trace: the window.
         gemms: all its launches, in the order in which they started.
     """
-    products = [placed for placed in gemms if placed.trains]
-    forward_sizes: set[tuple[int, int]] = set()
-    any_unknown = False
-    has_experts = False
-    for placed in products:
-        leg = placed.leg
-        any_unknown |= leg is Leg.UNKNOWN
-        has_experts |= placed.gemm.kind.role is Role.GROUPED_GEMM
-        if leg is Leg.FPROP and placed.shape is not None:
-            sizes = placed.shape.layer_sizes(leg)
-            forward_sizes.update(sizes)
-    calls = _Calls(trace)
-    for placed in products:
+    any_unknown = any(
+        placed.leg is Leg.UNKNOWN for placed in gemms if placed.call is not None
+    )
+    name = _names_of(trace)
+    calls: dict[int, _Open] = {}
+    for placed in gemms:
+        call = placed.call
+        if call is None:
+            continue
+        if call.first not in calls:
+            layer = name(placed.gemm.index)
+            calls[call.first] = _Open(placed, call, layer)
         leg = placed.leg
         if any_unknown and leg is Leg.BACKWARD:
             # Where some may be of any leg, those that may be dgrad or wgrad are no leg of their
             # own: only their formats tell them, which others need not have.
             leg = Leg.UNKNOWN
-        size = layer_size(placed, forward_sizes)
-        is_hidden = placed.gemm.kind.classification.hidden
-        if has_experts and placed.shape is None and is_hidden:
-            size = EXPERTS  # what is only a possible product may be of these
-        calls.add(placed, size, leg)
-    return _in_executions(calls.in_order, trace.kernels.duration_ns)
-
-
-def layer_size(
-    placed: Placed,
-    forward: Iterable[tuple[int, int]] = (),
-) -> LayerSize:
-    """Return the size of the layer of a launch; of several possible ones that of the forward pass."""
-    if placed.gemm.kind.role is Role.GROUPED_GEMM:
-        return EXPERTS
-    if placed.shape is None:
-        return None
-    sizes = placed.shape.layer_sizes(placed.leg)
-    for size in sizes:
-        if size in forward:
-            return size
-    return sizes[0] if sizes else None
-
-
-def _key_of(placed: Placed, size: LayerSize) -> tuple[object, Tie]:
-    """Return what the launches of one call have in common, and what ties its gradients to it."""
-    gemm = placed.gemm
-    if placed.leg not in (Leg.FPROP, Leg.RECOMPUTE):
-        tie = Tie.NOTHING
-    elif gemm.makes < 0:
-        tie = Tie.SIZE
-    elif is_of_graph(gemm.kind.op):
-        tie = Tie.GRAPH
-    else:
-        return (gemm.makes, size), Tie.NUMBER
-    return (gemm.index, "alone"), tie
-
-
-def _fits(placed: Placed, size: LayerSize) -> bool:
-    """Whether a delayed gradient has the size of the layer that it was counted to."""
-    forward = placed.forward
-    if forward is None or forward.shape is None or size is None:
-        return True
-    _, n, k = forward.size
-    return set(size) == {n, k}
+        calls[call.first].add(placed, leg)
+    return _in_executions(calls.values(), trace.kernels.duration_ns)
 
 
 def _names_of(trace: Trace) -> Callable[[int], str]:

@@ -12,6 +12,7 @@ alone decides when it runs:
 7. the forward product of each gradient, and so, who trains (`training`)
 8. its micro-batch (`micro_batches`)
 9. gradients in the forward pass of a fused loss (`fused_losses`)
+10. its call (`calls`)
 
 A leg is a set. Evidence that agrees narrows it in any order. Where it contradicts, this is the
 order of its authority:
@@ -34,6 +35,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from fp8verify.analysis.kinds import GemmShape, Kinds
+from fp8verify.analysis.placing.calls import InCall, calls_of
 from fp8verify.analysis.placing.delayed import delayed_gradients, last_updates
 from fp8verify.analysis.placing.fused_losses import (
     gradients_of_fused_losses,
@@ -72,6 +74,7 @@ class Placed(Struct, frozen=True, eq=False):
         forward: the forward product that it is a gradient of.
         trained: whether a backward pass belongs to it.
         micro_batch: its number within the step.
+        call: that of its layer, None of what is no product of a layer that trains.
     """
 
     gemm: Gemm
@@ -82,6 +85,7 @@ class Placed(Struct, frozen=True, eq=False):
     forward: Gemm | None
     trained: bool
     micro_batch: int
+    call: InCall | None
 
     @property
     def leg(self) -> Leg:
@@ -92,16 +96,6 @@ class Placed(Struct, frozen=True, eq=False):
     def of_layer(self) -> bool:
         """Whether it is a product of a layer, not of attention or the optimizer."""
         return self.owner is None
-
-    @property
-    def is_delayed(self) -> bool:
-        """Whether it did not run in the node that it is of."""
-        return self.node != self.gemm.node
-
-    @property
-    def trains(self) -> bool:
-        """Whether it is a product of a layer that trains."""
-        return self.of_layer and self.trained and self.gemm.multiplies
 
 
 def place(trace: Trace, kinds: Kinds) -> list[Placed]:
@@ -150,6 +144,8 @@ def place(trace: Trace, kinds: Kinds) -> list[Placed]:
         trained=trained_in_cut_steps(products, known, pairs.trained, trace.steps),
         forward={**pairs.forward, **fused.forward},
     )
+    training = [gemm for gemm in products if pairs.trained[gemm.position]]
+    calls = calls_of(training, known, pairs.forward)
     placed = []
     for gemm in launches:
         position = gemm.position
@@ -162,6 +158,7 @@ def place(trace: Trace, kinds: Kinds) -> list[Placed]:
             forward=pairs.forward.get(position),
             trained=pairs.trained[position],
             micro_batch=micro_batches.get(position, 0),
+            call=calls.get(position),
         )
         placed.append(of_launch)
     return _with_parts(placed)
@@ -182,7 +179,7 @@ def _with_parts(placed: list[Placed]) -> list[Placed]:
         gemm = of_launch.gemm
         if gemm.finishes is not None:
             of_product = placed[gemm.finishes]
-            joined.append(replace(of_product, gemm=gemm))
+            joined.append(replace(of_product, gemm=gemm, call=None))
         else:
             joined.append(of_launch)
     return joined
