@@ -22,7 +22,7 @@ class Claim(msgspec.Struct, frozen=True, kw_only=True):
             apart.
         converted: linear layers converted, where the line counts them.
         total: linear layers in all, where the line counts them.
-        strength: claim (the program's own sentence) or configuration (a setting asks for it).
+        strength: claim (the program's own sentence) or configuration (a setting requests it).
     """
 
     line: int

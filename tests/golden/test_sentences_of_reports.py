@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import re
 from itertools import pairwise
 from pathlib import Path
@@ -43,6 +44,17 @@ def test_no_sentence_is_said_twice(name: str) -> None:
     # Of each rank its own figures, which may be the same.
     said += [note.text for note in (*page.notes, *page.facts)]
     assert sorted(said) == sorted(set(said))
+
+
+@pytest.mark.parametrize("name", CAPTURES)
+def test_the_page_gives_no_advice_twice(name: str) -> None:
+    report = report_of(name)
+    page = page_of(report, verbose=True)
+    # What is folded is the page of a finding, which has every advice that there is.
+    open_text = re.sub(r"(?s)<details.*?</details>", "", report.to_html())
+    text = html.unescape(re.sub(r"<[^>]+>", "", open_text))
+    for advice in filter(None, (page.fix, *(one.hint for one in page.findings))):
+        assert text.count(advice.replace("`", "")) <= 1
 
 
 @pytest.mark.parametrize("name", CAPTURES)

@@ -45,7 +45,7 @@ def test_a_line_that_asks_for_low_precision_is_told(
     tmp_path: Path, code: str, wanted: str
 ) -> None:
     said = _said(tmp_path, code)
-    assert said.startswith(f"asks for {wanted}, where these lines run; not checked")
+    assert said.startswith(f"requests {wanted}, where these lines run; not checked")
 
 
 @pytest.mark.parametrize(
@@ -63,7 +63,7 @@ def test_a_line_that_asks_for_low_precision_is_told(
 def test_a_line_that_only_speaks_of_it_asks_for_nothing(
     tmp_path: Path, code: str
 ) -> None:
-    assert "asks for" not in _said(tmp_path, code)
+    assert "requests" not in _said(tmp_path, code)
 
 
 def test_layers_of_transformer_engine_without_an_autocast_are_told(

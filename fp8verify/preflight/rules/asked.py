@@ -333,7 +333,7 @@ def _by_name(found: Sequence[Mention]) -> str:
     if not asking:
         return ""
     return (
-        f"asks for FP8 by its name ({_told(asking)}); whether that multiplies in FP8 or only "
+        f"requests FP8 by its name ({_told(asking)}); whether that multiplies in FP8 or only "
         "stores it is not known here"
     )
 
@@ -354,7 +354,7 @@ def _told_of_code(requests: Sequence[CodeRequest], text: str) -> str:
     recipes = recipes_in(text)
     if recipes:
         told += f" (recipe: {abridged([str(recipe) for recipe in recipes], _SHOWN)})"
-    return f"asks for {told}, where these lines run"
+    return f"requests {told}, where these lines run"
 
 
 def _formats(
