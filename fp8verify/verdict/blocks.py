@@ -7,7 +7,7 @@ from math import gcd
 from typing import NamedTuple
 
 from fp8verify.terms import Leg
-from fp8verify.verdict.ledger import Cell, Entry, Ledger, Slot
+from fp8verify.verdict.ledger import Cell, Ledger, Slot
 from fp8verify.verdict.pins import Blocks
 
 
@@ -66,9 +66,10 @@ def lacking_blocks(
         lacks: how many launches each cell lacks.
         pinned: what the log says of blocks.
     """
-    found: set[int] = set()
+    found: set[int | None] = set()
     seen: set[int | None] = set()
     total = 0
+    are_all = True
     for cell, launches in lacks.items():
         program = ledger.program_of[cell.place]
         slots = [entry.slot for entry in program.entries]
@@ -78,19 +79,15 @@ def lacking_blocks(
         for entry in ledger.entries(cell):
             block = blocks.block_of(entry.slot)
             seen.add(block)
-            if entry.is_low or blocks.is_pinned(entry.slot):
-                continue
-            if block is None:
-                return []
-            found.add(block)
-            high += _not_low(entry)
-        if high != round(launches):
-            return []
+            is_pinned = block in blocks.pinned
+            if not entry.is_low and not is_pinned:
+                found.add(block)
+                high += entry.ran.launches - entry.ran.low
+        are_all = are_all and high == round(launches)
     # A block without an entry may have run in one of another block.
     every_block_ran = len(seen - {None}) == total
-    is_part = len(found) < total
-    return sorted(found) if every_block_ran and is_part else []
-
-
-def _not_low(entry: Entry) -> int:
-    return entry.ran.launches - entry.ran.low
+    lacking = [block for block in found if block is not None]
+    are_known = len(lacking) == len(found)
+    is_part = len(lacking) < total
+    is_told = are_all and are_known and every_block_ran and is_part
+    return sorted(lacking) if is_told else []

@@ -58,21 +58,23 @@ class Requested(NamedTuple):
         for statement in self.layers:
             if statement.covers(module):
                 last = statement
-        return last if last is not None and last.is_pin else None
+        is_pin = last is not None and last.is_pin
+        return last if is_pin else None
 
-    def high_steps(self, rank: RankEvidence) -> list[int]:
+    def high_steps(self, rank: RankEvidence) -> set[int]:
         """Return the steps of a rank, by their places, that the log states in high precision."""
-        found = []
+        found = set()
         for place, step in enumerate(rank.trace.steps):
             phase = phase_at(self.phases, step.number, rank.numbers)
             if phase == HIGH_PRECISION:
-                found.append(place)
+                found.add(place)
         return found
 
     def is_due(self, rank: RankEvidence) -> bool:
         """Whether low precision is requested of a rank, and of one of its steps."""
         steps = len(rank.trace.steps)
-        is_never = 0 < steps == len(self.high_steps(rank))
+        high = len(self.high_steps(rank))
+        is_never = 0 < steps == high
         return self.any and not is_never
 
     def _that_say(self, what: str) -> list[Claim]:
@@ -104,7 +106,8 @@ class Requested(NamedTuple):
     @property
     def any(self) -> bool:
         """Whether the log or the model says FP8 or FP4."""
-        return self.claim is not None or bool(self.converted) or bool(self.emulated)
+        of_modules = bool(self.converted) or bool(self.emulated)
+        return self.claim is not None or of_modules
 
     @property
     def recipes(self) -> tuple[str, ...]:

@@ -171,6 +171,10 @@ class Program:
             if sort_of(call) is Leg.FPROP:
                 self.forward_calls.append(place)
 
+    def of(self, layer: Layer, leg: Leg) -> Sequence[Entry]:
+        """Return the entries of a leg of a layer."""
+        return self.by_layer.get((layer, leg), ())
+
 
 # A call is of the sort of the first of these that is among its legs.
 _SORTS: Final = (Leg.FPROP, Leg.RECOMPUTE, *Leg)
@@ -238,11 +242,14 @@ class Ledger:
                 for layer, leg, all_ns, high_ns in times:
                     cell = Cell(*place, layer, leg)
                     self._times[cell] = (all_ns, high_ns)
-        self.programs = [Program(calls, places) for calls, places in by_calls.items()]
+        self.programs: list[Program] = []
         program_of: dict[Place, Program] = {}
-        for program in self.programs:
-            program_of.update(dict.fromkeys(program.places, program))
-        self.program_of = {place: program_of[place] for place in sorted(program_of)}
+        for calls, places in by_calls.items():
+            program = Program(calls, places)
+            self.programs.append(program)
+            program_of.update(dict.fromkeys(places, program))
+        in_order = sorted(program_of)
+        self.program_of = {place: program_of[place] for place in in_order}
         self.cells: dict[Cell, Tally] = {}
         self.in_flops: list[bool] = []
         for rank in range(len(ranks)):

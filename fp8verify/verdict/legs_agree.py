@@ -34,17 +34,16 @@ def by_call(
     statements: Statements,
 ) -> Iterator[Said]:
     """Yield that the legs of a call agree, but of as many calls as a list tells their legs apart."""
-    low_calls = set()
-    for entry in program.entries:
-        if entry.is_low and entry.tie is Tie.NUMBER:
-            low_calls.add(entry.call)
+    numbered = [entry for entry in program.entries if entry.tie is Tie.NUMBER]
+    low_calls = {entry.call for entry in numbered if entry.is_low}
     for (layer, leg), entries in program.by_layer.items():
         of_low = [entry for entry in entries if entry.call in low_calls]
         short = [entry for entry in of_low if not entry.is_low]
         modules = statements.modules_of(place.rank, layer)
         apart = statements.told_apart(modules, leg)
         calls = entries[0].slot.of
-        passes = math.ceil(calls / max(1, len(modules)))
+        each = max(1, len(modules))
+        passes = math.ceil(calls / each)
         if len(short) > apart * passes:
             for entry in short:
                 launches = float(entry.ran.launches)
@@ -61,8 +60,11 @@ def by_missing_gradients(
     """
     by_leg = grouped(program.entries, leg_of)
     unknown = by_leg[Leg.UNKNOWN]
-    gradients = sum(launches_of(by_leg[leg]) for leg in BACKWARD_LEGS)
-    missing = len(GRADIENT_LEGS) * low_of(by_leg[Leg.FPROP]) - gradients
+    expected = len(GRADIENT_LEGS) * low_of(by_leg[Leg.FPROP])
+    gradients = 0
+    for leg in BACKWARD_LEGS:
+        gradients += launches_of(by_leg[leg])
+    missing = expected - gradients
     if missing > 0 and not statements.leaves_high(Leg.BACKWARD):
         least = float(min(launches_of(unknown), missing))
         yield said(Witness.CALL, unknown, least, is_sure=False)
@@ -114,21 +116,25 @@ def by_loose_calls(ledger: Ledger, statements: Statements) -> Iterator[Expected]
             yield from _beside_vague(by_leg)
 
 
+def _no_legs() -> _ByLeg:
+    return defaultdict(list)
+
+
 def _comparable(ledger: Ledger) -> Iterator[tuple[int, Layer, _ByLeg]]:
     """Yield what ran of each layer in each step, and all together where some have no size.
 
     Gradients without a size may be those that layers lack. Where forward products have none, those
     of no layer are known.
     """
-    layers: dict[tuple[int, int, Layer], _ByLeg]
-    layers = defaultdict(lambda: defaultdict(list))
-    together: dict[tuple[int, int], _ByLeg] = defaultdict(lambda: defaultdict(list))
+    layers: dict[tuple[int, int, Layer], _ByLeg] = defaultdict(_no_legs)
+    together: dict[tuple[int, int], _ByLeg] = defaultdict(_no_legs)
     for one in placed(ledger):
         rank, step, _, layer, leg = one.cell
         layers[rank, step, layer][leg].append(one)
         together[rank, step][leg].append(one)
     for (rank, step, layer), by_leg in layers.items():
-        unsized = layers.get((rank, step, None), {})
+        without_size = (rank, step, None)
+        unsized = layers.get(without_size, {})
         if layer is None:
             yield rank, None, together[rank, step]
         elif Leg.FPROP not in unsized:

@@ -48,6 +48,8 @@ from fp8verify.verdict.statements import Statements
 
 # Launches of one leg, or of gradients that may be dgrad or wgrad.
 _OfLeg: TypeAlias = "tuple[Leg, list[Entry]]"
+# A rank, a step, a layer and one of its legs.
+_OfStep: TypeAlias = "tuple[int, int, Layer, Leg]"
 
 
 def by_list(
@@ -64,7 +66,7 @@ def by_list(
         if modules and is_sized and not _is_left_high(leg, statements):
             forward = 0
             for layer in layers:
-                products = program.by_layer.get((layer, Leg.FPROP), ())
+                products = program.of(layer, Leg.FPROP)
                 forward += len(products)
             stated = _of_layer(leg, entries, forward, modules, statements)
             # In order, the blocks of experts are known.
@@ -114,15 +116,17 @@ def by_list_of_steps(ledger: Ledger, statements: Statements) -> Iterator[Expecte
     Layers that are called one after the other, each with its gradients, are executions of their
     own, and none of these calls all modules.
     """
-    steps: dict[tuple[int, int, Layer, Leg], list[Placed]] = defaultdict(list)
+    steps: dict[_OfStep, list[Placed]] = defaultdict(list)
     for one in placed(ledger):
-        cell = one.cell
-        steps[cell.rank, cell.step, cell.layer, cell.leg].append(one)
+        rank, step, _, layer, leg = one.cell
+        key = (rank, step, layer, leg)
+        steps[key].append(one)
     for (rank, step, layer, leg), found in steps.items():
         modules = statements.modules_of(rank, layer)
         # Gradients may be taken for those of frozen layers.
         is_frozen = any(module.frozen for module in modules)
-        forward = steps.get((rank, step, layer, Leg.FPROP), ())
+        products = (rank, step, layer, Leg.FPROP)
+        forward = steps.get(products, ())
         is_whole = len(found) == len(forward) == len(modules)
         cells = {one.cell for one in found}
         is_told = len(legs_of(leg)) == 1 and not statements.leaves_high(leg)
@@ -358,13 +362,13 @@ def _of_modules_without_calls(
     Surely so where as many calls have no size as modules have no call, else perhaps. Not where some
     modules ran more than once, so that others may have too.
     """
-    entries = program.by_layer.get((None, Leg.FPROP), ())
+    entries = program.of(None, Leg.FPROP)
     missing = 0
     names: list[str] = []
     ran_again = False
     for layer in statements.sizes(place.rank):
         modules = statements.modules_of(place.rank, layer)
-        calls = len(program.by_layer.get((layer, Leg.FPROP), ()))
+        calls = len(program.of(layer, Leg.FPROP))
         may_be_high = statements.may_be_high(modules, Leg.FPROP)
         low = _names(modules, may_be_high)
         ran_again |= calls > len(modules)
@@ -419,10 +423,7 @@ def _of_named(
     """Yield how many launches of neighbors of one size run low at least."""
     low = statements.low_legs(modules, leg)
     high = len(legs_of(leg)) * len(modules) - low
-    names = []
-    for module in modules:
-        if statements.low_legs([module], leg):
-            names.append(module.fqn)
+    names = [one.fqn for one in modules if statements.low_legs([one], leg)]
     if low:
         least = all_but(entries, high)
         yield said(Witness.NAMES, entries, least, names)
@@ -443,23 +444,25 @@ def _are_paired(
         calls: their places, of one layer.
         alike: the modules that the calls may be of.
     """
-    is_numbered = all(program.calls[call].tie is Tie.NUMBER for call in calls)
-    layer = program.by_call[calls[0]][0].slot.layer
-    is_turned = (
-        turned(layer) != layer and (turned(layer), Leg.FPROP) in program.by_layer
-    )
-    is_vague = (layer, Leg.BACKWARD) in program.by_layer
+    ties = {program.calls[call].tie for call in calls}
+    is_numbered = ties == {Tie.NUMBER}
+    first = program.by_call[calls[0]]
+    layer = first[0].slot.layer
+    other = turned(layer)
+    is_turned = other != layer and bool(program.of(other, Leg.FPROP))
+    is_vague = bool(program.of(layer, Leg.BACKWARD))
     is_frozen = any(module.frozen for module in alike)
     is_open = is_frozen or (is_vague and is_turned)
-    forward = program.by_layer[layer, Leg.FPROP]
+    forward = program.of(layer, Leg.FPROP)
     launches = {entry.call: 0 for entry in forward}
     for leg in BACKWARD_LEGS:
-        for entry in program.by_layer.get((layer, leg), ()):
+        for entry in program.of(layer, leg):
             before = launches.get(entry.call, 0)
             launches[entry.call] = before + entry.ran.launches
     belong_to_calls = len(launches) == len(forward)
-    most = max(launches.values())
-    have_all = sum(launches.values()) >= most * len(launches) - 1
+    counts = launches.values()
+    most = max(counts)
+    have_all = sum(counts) >= most * len(counts) - 1
     are_as_many = belong_to_calls and have_all and most <= len(GRADIENT_LEGS)
     return is_numbered or (are_as_many and not is_open)
 

@@ -140,7 +140,10 @@ class Measures:
         self._ledger = lacking.ledger
         in_flops = _InFlops(lacking)
         by_list = _ByList(ranks, statements, lacking)
-        self._weighing = [in_flops if are else by_list for are in self._ledger.in_flops]
+        self._weighing: list[_InFlops] = []
+        for are_in_flops in self._ledger.in_flops:
+            weighing = in_flops if are_in_flops else by_list
+            self._weighing.append(weighing)
         places = range(len(ranks))
         self._expected = list(map(self._expected_of, places))
 
@@ -216,7 +219,8 @@ class Measures:
         lacks = [cell for cell in cells if cell in self._lacking.lacks]
         perhaps = [cell for cell in cells if cell in self._lacking.may_lack]
         is_doubted = not set(perhaps) <= set(lacks)
-        are_stated = all(map(self._is_stated, (*low, *lacks)))
+        counting = [*low, *lacks]
+        are_stated = all(map(self._is_stated, counting))
         lacking = sum(map(self._lacking.launches, lacks))
         ran_low = self._ledger.total(low).low
         expected = ran_low + lacking
@@ -253,7 +257,8 @@ class Measures:
         is_one = share in (0, 1)
         if cell.layer == EXPERTS and not is_one:
             return None  # how often each ran is not known
-        if cell.layer is None or is_one or ran.launches % len(modules) == 0:
+        ran_alike = ran.launches % len(modules) == 0
+        if cell.layer is None or is_one or ran_alike:
             return share
         least = self._lacking.least.get(cell, 0.0)
         return max(least, ran.low) / ran.launches
@@ -304,7 +309,8 @@ class Measures:
         expected = self.expected(place)
         if expected is not None:
             return max(ran.low_work, expected.measured_share_of_flops)
-        experts = self._ledger.total(cell for cell in cells if cell.layer == EXPERTS)
+        of_experts = [cell for cell in cells if cell.layer == EXPERTS]
+        experts = self._ledger.total(of_experts)
         if experts.high or _has_hidden_high(rank):
             return rank.share
         choose = min if ran.unknown else max

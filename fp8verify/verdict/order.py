@@ -22,6 +22,8 @@ _IsLow: TypeAlias = "Callable[[ModuleRecord, Leg], bool]"
 _Size: TypeAlias = "tuple[int, ...] | None"
 # Of experts: how many layers that are none come before, and their size.
 _Gap: TypeAlias = "tuple[int, _Size]"
+# A forward call, by its place.
+_SizedCall: TypeAlias = "tuple[_Size, int]"
 _T = TypeVar("_T")
 # In Mixtral, DeepSeek and Qwen of Hugging Face: "mlp.experts.3.up_proj".
 _EXPERT: Final = lazy_pattern(r"experts?\.\d+(?:\.|$)")
@@ -40,23 +42,37 @@ def is_expert(module: ModuleRecord) -> bool:
 
 def in_order_of_sizes(program: Program, listed: Listed) -> list[Named]:
     """Return the modules of calls, if these have the sizes of the list in its order."""
-    calls = program.forward_calls
-    sizes = [program.calls[call].size for call in calls]
-    if sizes != [size for size, _ in listed]:
-        return _in_order_but_experts(program, listed)
-    return _named(calls, listed)
+    sized = _sized_calls(program)
+    if _sizes_of(sized) != _sizes_of(listed):
+        return _in_order_but_experts(sized, listed)
+    return _named(program.forward_calls, listed)
 
 
-def _in_order_but_experts(program: Program, listed: Listed) -> list[Named]:
+def _sized_calls(program: Program) -> list[_SizedCall]:
+    """Return the places of forward calls, each behind its size."""
+    sized = []
+    for place in program.forward_calls:
+        call = program.calls[place]
+        sized.append((call.size, place))
+    return sized
+
+
+def _sizes_of(sized: Iterable[tuple[_Size, object]]) -> list[_Size]:
+    return [size for size, _ in sized]
+
+
+def _in_order_but_experts(
+    sized: Sequence[_SizedCall],
+    listed: Listed,
+) -> list[Named]:
     """Return the modules of calls, if those of no expert are in the order of the list.
 
     The experts between two of the others are of one block. Any of them may have run.
     """
     of_experts = {size for size, module in listed if is_expert(module)}
     others = [(size, module) for size, module in listed if not is_expert(module)]
-    sized = [(program.calls[call].size, call) for call in program.forward_calls]
     rest = [(size, call) for size, call in sized if size not in of_experts]
-    if [size for size, _ in rest] != [size for size, _ in others]:
+    if _sizes_of(rest) != _sizes_of(others):
         return []
     other_calls = [call for _, call in rest]
     found = _named(other_calls, others)
@@ -92,16 +108,21 @@ def in_order_without_sizes(
 ) -> list[Named]:
     """Return the modules of calls without sizes, if there are as many as the list has.
 
-    The order is not that of the list if a call runs low that the list keeps in high precision.
+    The order is not that of the list if a call runs low that the list keeps in high precision. Of
+    experts any may have run.
     """
     calls = program.forward_calls
-    has_sizes = any(program.calls[call].size is not None for call in calls)
+    sizes = _sizes_of(_sized_calls(program))
+    has_sizes = any(size is not None for size in sizes)
     # Launches of no known leg may be the model's, and these others.
     has_unknown = any(entry.leg is Leg.UNKNOWN for entry in program.entries)
-    passes, rest = divmod(len(calls), len(listed))
-    if has_sizes or has_unknown or rest:
+    passes = len(calls) // max(1, len(listed))
+    in_order = [*listed] * passes
+    is_whole = len(in_order) == len(calls)
+    is_open = has_sizes or has_unknown or _has_experts(listed)
+    if is_open or not is_whole:
         return []
-    found = _named(calls, [*listed] * passes)
+    found = _named(calls, in_order)
     for places, modules in found:
         stated = sum(is_low(module, Leg.FPROP) for module in modules)
         if _low_calls(program, places) > stated:
@@ -109,11 +130,17 @@ def in_order_without_sizes(
     return found
 
 
+def _size_of(placed: tuple[int, tuple[_Size, ModuleRecord]]) -> _Size:
+    """Return the size of a module of the list."""
+    _, (size, _) = placed
+    return size
+
+
 def _named(calls: Sequence[int], listed: Listed) -> list[Named]:
     """Join neighbors of one size, which cannot be told apart."""
     found = []
     pairs = zip(calls, listed, strict=True)
-    for _, group in groupby(pairs, key=lambda pair: pair[1][0]):
+    for _, group in groupby(pairs, key=_size_of):
         places = []
         modules = []
         for place, (_, module) in group:
@@ -133,22 +160,27 @@ def _low_calls(program: Program, places: Iterable[int]) -> int:
     return low
 
 
+def _has_experts(listed: Listed) -> bool:
+    return any(is_expert(module) for _, module in listed)
+
+
 def order_of_replay(listed: Listed, launches: int) -> list[Part]:
     """Return what launches of a replay are, if they are passes through the list and back.
 
     The first modules may lack dgrad. Neighbors of one size are one part, and so are their
-    gradients.
+    gradients. Of experts any may have run.
     """
-    each = len(LEGS) * len(listed)
+    each = max(1, len(LEGS) * len(listed))
     passes = max(1, math.ceil(launches / each))
     missing = passes * each - launches
     without_dgrad, rest = divmod(missing, passes)
     most = min(FIRST_LAYERS, len(listed))
-    if rest or without_dgrad > most:
+    if rest or without_dgrad > most or _has_experts(listed):
         return []
     forward: list[Part] = []
     backward: list[Part] = []
-    for _, group in groupby(enumerate(listed), key=lambda pair: pair[1][0]):
+    numbered = enumerate(listed)
+    for _, group in groupby(numbered, key=_size_of):
         fprop = []
         gradients = []
         for number, (_, module) in group:

@@ -8,6 +8,8 @@ from typing import Final, NamedTuple
 
 from fp8verify.logs.statements import LayerClaim
 from fp8verify.patterns import lazy_pattern
+from fp8verify.terms import Leg
+from fp8verify.verdict.ledger import Slot
 
 # Names of output heads in Hugging Face, torchtitan, Megatron-LM and nanoGPT.
 HEAD: Final = lazy_pattern(
@@ -22,6 +24,18 @@ class Blocks(NamedTuple):
 
     total: int
     pinned: frozenset[int]
+
+    def has_free(self, slot: Slot) -> bool:
+        """Whether a call is of a block that is not pinned; not where its block is not known.
+
+        The calls of a layer repeat with the blocks; without sizes those behind the last block do
+        not.
+        """
+        each, rest = divmod(slot.of, self.total)
+        block = slot.number // max(1, each)
+        is_divided = each > 0 and (not rest or slot.layer is None)
+        is_of_block = slot.sort is Leg.FPROP and block < self.total
+        return is_divided and is_of_block and block not in self.pinned
 
 
 def _ahead(placed: tuple[int, int]) -> int:

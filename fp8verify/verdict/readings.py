@@ -8,6 +8,7 @@ launches: what all of them forbid lacks surely, what only some forbid lacks perh
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
@@ -59,7 +60,10 @@ class _Modules:
 
     def low(self, leg: Leg, modules: Iterable[ModuleRecord]) -> int:
         """Return how many of some modules run a leg in low precision."""
-        return sum(self._statements.is_low(module, leg) for module in modules)
+        low = 0
+        for module in modules:
+            low += self._statements.is_low(module, leg)
+        return low
 
     def high(self, leg: Leg, modules: Iterable[ModuleRecord]) -> int:
         """Return how many of some modules run a leg in high precision."""
@@ -70,7 +74,8 @@ class _Modules:
         """Return how many launches of a leg passes have: frozen weights have no wgrad."""
         running = [module for module in self.always if runs(module, leg)]
         without = len(self.always) - len(running)
-        return ran.calls - ran.passes * without
+        missing = ran.passes * without
+        return ran.calls - missing
 
     def of_leg(self, leg: Leg, ran: _Pass) -> High:
         """Return how many launches of a leg run in high precision in passes."""
@@ -104,7 +109,9 @@ def _readings(ran: Launches, modules: _Modules) -> Iterator[High]:
     """Yield what may run in high precision by each reading that fits."""
     legs = () if ran.leg is Leg.RECOMPUTE else legs_of(ran.leg)
     for one in _passes(ran, modules):
-        whole = sum(modules.calls(leg, one) for leg in legs)
+        whole = 0
+        for leg in legs:
+            whole += modules.calls(leg, one)
         each = 1 if modules.experts else one.passes
         first = one.passes * first_layers(legs)
         for lacking in range(0, first + 1, each):
@@ -128,7 +135,8 @@ def _passes(ran: Launches, modules: _Modules) -> Iterator[_Pass]:
         for passes in range(1, most_passes + 1):
             yield _Pass(passes, passes * every)
         return
-    fewest = max(1, -(-ran.forward // every))
+    whole_passes = math.ceil(ran.forward / every)
+    fewest = max(1, whole_passes)
     most = ran.forward // always if always else fewest
     for passes in range(fewest, most + 1):
         yield _Pass(passes, ran.forward)
@@ -159,9 +167,11 @@ def _high(
     # The first layers of a model are mostly the first of its list.
     first = modules.always[: lacking // ran.passes]
     least -= ran.passes * modules.high(Leg.DGRAD, first)
-    low_dgrads = ran.passes * modules.low(Leg.DGRAD, modules.always)
+    low_in_pass = modules.low(Leg.DGRAD, modules.always)
+    low_dgrads = ran.passes * low_in_pass
     most -= max(0, lacking - low_dgrads)
     forward = modules.of_leg(Leg.FPROP, ran)
-    least += max(0, again - (ran.calls - forward.least))
+    low_forward = ran.calls - forward.least
+    least += max(0, again - low_forward)
     most += min(again, forward.most)
     return High(max(0, least), most)

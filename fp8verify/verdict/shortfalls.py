@@ -127,11 +127,13 @@ class Shortfalls:
     def work(self, cell: Cell, *, perhaps: bool = False) -> float:
         """Return the work that a cell lacks, surely or perhaps, as a fraction of the rank's."""
         ran = self.ledger.cells[cell]
-        return self.launches(cell, perhaps=perhaps) * ran.work / ran.launches
+        lacks = self.launches(cell, perhaps=perhaps)
+        return lacks * ran.work / ran.launches
 
     def _expected(self, cell: Cell) -> float:
         """Return the work that is expected of a cell in low precision."""
-        return self.ledger.cells[cell].low_work + self.work(cell)
+        ran = self.ledger.cells[cell]
+        return ran.low_work + self.work(cell)
 
     def wanted(self, cells: Iterable[Cell]) -> float:
         """Return the work that is expected of some cells in low precision."""
@@ -207,7 +209,8 @@ class _Amount:
     @property
     def launches(self) -> float:
         """What all of them lack."""
-        return sum(piece.launches for piece in set(self._piece_of.values()))
+        pieces = set(self._piece_of.values())
+        return sum(piece.launches for piece in pieces)
 
 
 class _Lacking:
@@ -238,11 +241,13 @@ class _Lacking:
         """
         joined = {}
         for cell, amounts in self._amounts.items():
-            names = self._names[cell]
+            launches = [amount.launches for amount in amounts.values()]
+            strongest = min(amounts)
+            names = self._names[cell][strongest]
             joined[cell] = Lack(
-                launches=max(amount.launches for amount in amounts.values()),
+                launches=max(launches),
                 by=frozenset(amounts),
-                names=tuple(names[min(names)]),
+                names=tuple(names),
             )
         return joined
 

@@ -43,7 +43,11 @@ class Statements:
         blocks: what the log says of blocks, where no module list names them; else None.
     """
 
-    def __init__(self, ranks: Sequence[RankEvidence], requested: Requested) -> None:
+    def __init__(
+        self,
+        ranks: Sequence[RankEvidence],
+        requested: Requested,
+    ) -> None:
         """Sort the modules of each rank by name and by size."""
         self._requested = requested
         self._pin_of = cache(requested.pin)
@@ -54,7 +58,8 @@ class Statements:
         # Launches of no known leg are mostly of others.
         self._leaves_high[Leg.UNKNOWN] = False
         self.alike = not any(map(_is_stage, ranks))
-        lists = _with_conversions_of_any([rank.modules for rank in ranks])
+        recorded = [rank.modules for rank in ranks]
+        lists = _with_conversions_of_any(recorded)
         self._lists = lists
         self._context = list(map(lists.index, lists))
         self._by_layer = {}
@@ -66,7 +71,7 @@ class Statements:
         has_list = any(lists)
         is_known = self.alike and not has_list
         self.blocks = pins.first_and_last if is_known else None
-        self._high_steps = [frozenset(requested.high_steps(rank)) for rank in ranks]
+        self._high_steps = list(map(requested.high_steps, ranks))
 
     def is_high(self, place: Place) -> bool:
         """Whether the log states that a step does not run in low precision."""
@@ -141,7 +146,8 @@ class Statements:
     ) -> int:
         """Return how many modules run their forward product in low precision, and a leg of it not."""
         low = [module for module in modules if self.is_low(module, Leg.FPROP)]
-        return len(self.may_be_high(low, leg))
+        apart = self.may_be_high(low, leg)
+        return len(apart)
 
     def may_be_others(
         self,
@@ -171,30 +177,22 @@ class Statements:
         of one size cannot be told apart.
         """
         listed = self._listed_sizes(rank)
-        if not program.forward_calls or not listed:
-            return []
         by_size = in_order_of_sizes(program, listed)
-        if by_size or self.has_experts(rank):
-            return by_size
-        return in_order_without_sizes(program, listed, self.is_low)
+        return by_size or in_order_without_sizes(program, listed, self.is_low)
 
     def order_of_replay(self, rank: int, launches: int) -> list[Part]:
         """Return what launches of a replay are, if they are passes through the list and back."""
         listed = self._listed_sizes(rank)
-        if not listed or self.has_experts(rank):
-            return []
         return order_of_replay(listed, launches)
 
     def has_experts(self, rank: int) -> bool:
         """Whether the list has layers of single experts, of which any number may run."""
-        modules = self._lists[self._context[rank]]
-        return any(map(is_expert, modules))
+        return any(map(is_expert, self._lists[rank]))
 
     def _listed_sizes(self, rank: int) -> Listed:
         """Return the sizes that the modules of a rank have, in the order of the list."""
         found: list[tuple[tuple[int, int], ModuleRecord]] = []
-        modules = self._lists[self._context[rank]]
-        for module in modules:
+        for module in self._lists[rank]:
             for size in sizes_of(module):
                 found.append((size, module))
         return found
@@ -248,7 +246,8 @@ def _with_conversions_of_any(
     for modules in by_rank:
         names = _names_of(modules)
         converted = known[names]
-        lists.append([converted.get(module.fqn, module) for module in modules])
+        of_rank = [converted.get(module.fqn, module) for module in modules]
+        lists.append(of_rank)
     return lists
 
 

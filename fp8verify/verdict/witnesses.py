@@ -138,21 +138,8 @@ def _all_but_left_out(entries: Sequence[Entry], left_out: int) -> Iterator[Said]
 
 
 def _outside_of_pins(entries: Sequence[Entry], statements: Statements) -> list[Entry]:
-    """Return the entries of blocks that the log does not keep in high precision.
-
-    The calls of a layer repeat with the blocks; without sizes those behind the last block do not.
-    """
+    """Return the entries of blocks that the log does not keep in high precision."""
     blocks = statements.blocks
-    slot = entries[0].slot
-    if blocks is None or slot.of < blocks.total:
+    if blocks is None:
         return []
-    each, rest = divmod(slot.of, blocks.total)
-    if rest and slot.layer is not None:
-        return []
-    free = []
-    for entry in entries:
-        block = entry.slot.number // each
-        is_of_block = entry.slot.sort is Leg.FPROP and block < blocks.total
-        if is_of_block and block not in blocks.pinned:
-            free.append(entry)
-    return free
+    return [entry for entry in entries if blocks.has_free(entry.slot)]
