@@ -27,14 +27,18 @@ class Terminal(NamedTuple):
     Attributes:
         command: what the terminal runs and shows.
         before: a command that runs first, and is not shown.
+        columns: how wide it is. On a phone 60 columns can be read, 80 hardly.
     """
 
     command: str
     before: str = "true"
+    columns: int = COLUMNS
 
 
 TERMINALS: Mapping[str, Terminal] = {
-    "torchtitan.svg": Terminal("fp8verify inspect traces/bf16_torchtitan_auto_filter"),
+    "torchtitan.svg": Terminal(
+        "fp8verify inspect traces/bf16_torchtitan_auto_filter", columns=60
+    ),
     "active.svg": Terminal("fp8verify inspect traces/fp8_compiled"),
     "compare.svg": Terminal(
         "fp8verify compare traces/bf16_width4096 traces/fp8_width4096"
@@ -87,12 +91,13 @@ def terminal(shown: Terminal) -> str:
     command = shown.command
     console = Console(
         record=True,
-        width=COLUMNS,
+        width=shown.columns,
         file=io.StringIO(),
         force_terminal=True,
         highlight=False,
     )
-    console.print(Text.from_ansi(f"$ {command}\n\n{colored(command).rstrip()}"))
+    said = colored(command, shown.columns).rstrip()
+    console.print(Text.from_ansi(f"$ {command}\n\n{said}"))
     return console.export_svg(
         title="fp8verify", unique_id="fp8verify", code_format=_FORMAT
     )

@@ -79,10 +79,10 @@ def transcript(commands: list[str]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def colored(command: str) -> str:
-    """Run a command in a terminal of 80 columns and return what it wrote, colors included."""
+def colored(command: str, columns: int = COLUMNS) -> str:
+    """Run a command in a terminal and return what it wrote, colors included."""
     ours, its = pty.openpty()
-    fcntl.ioctl(its, termios.TIOCSWINSZ, struct.pack("HHHH", 50, COLUMNS, 0, 0))
+    fcntl.ioctl(its, termios.TIOCSWINSZ, struct.pack("HHHH", 50, columns, 0, 0))
     process = subprocess.Popen(
         ["bash", "-c", command],
         stdin=subprocess.DEVNULL,
@@ -91,6 +91,7 @@ def colored(command: str) -> str:
         cwd=ROOT,
         env={
             **environment(),
+            "COLUMNS": str(columns),
             "FORCE_COLOR": "1",
         },  # also where the command ends in a pipe
     )
