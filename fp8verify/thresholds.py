@@ -41,6 +41,10 @@ PROOF_MARGIN: Final = 1.02
 GEMMS_PER_CAST: Final = 4
 # Layers without dgrad at the most: query, key, value and a gate take the input of a model.
 FIRST_LAYERS: Final = 4
+# Blocks that only the order of calls shows: from how many of them an odd one is told, and the
+# share of them below which those that ran in high precision are odd.
+LEAST_BLOCKS: Final = 4
+MOST_APART: Final = 0.3
 # ns between the first kernels of two ranks of one run, by the clocks of their machines.
 ANOTHER_RUN_NS: Final = 120 * 10**9
 # Share of GEMM FLOPs of a layer size from which it is reported: routers and adapters have less.

@@ -209,6 +209,11 @@ class Statements:
         return self._pins[rank].layers
 
     @property
+    def keeps_layers(self) -> bool:
+        """Whether the log keeps layers or blocks in high precision."""
+        return bool(self._requested.layers)
+
+    @property
     def counts(self) -> list[Claim]:
         """The claims of the log that count converted layers, also if not of how many."""
         counts = []

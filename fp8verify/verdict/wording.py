@@ -12,6 +12,7 @@ from fp8verify.model.steps import are_whole
 from fp8verify.terms import BACKWARD_LEGS, GRADIENT_LEGS, Leg
 from fp8verify.text import enumerated, listed
 from fp8verify.thresholds import SHOWN_NUMBERS
+from fp8verify.verdict.apart import Apart
 from fp8verify.verdict.coordinates import VALUE_OF
 from fp8verify.verdict.ledger import Cell, Layer, Ledger
 from fp8verify.verdict.selection import legs_in, ranks_of
@@ -43,6 +44,18 @@ def _name_of_layer(layer: Layer) -> str:
     if isinstance(layer, str):
         return layer
     return _UNNAMED.get(layer) or "x".join(map(str, layer or ()))
+
+
+def name_of_apart(call: Apart) -> str:
+    """Name a call that ran otherwise than that of other blocks: by its module, if that is known.
+
+    Where neighbors of one size cannot be told apart, it is one of them.
+    """
+    if call.modules:
+        return " or ".join(call.modules)
+    return (
+        f"a {_name_of_layer(call.layer)} layer of block {call.block} (counted from 0)"
+    )
 
 
 def name_values(

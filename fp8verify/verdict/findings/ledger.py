@@ -15,6 +15,7 @@ from fp8verify.analysis.rank import RankEvidence
 from fp8verify.model.verdict import Finding
 from fp8verify.terms import LEGS, Leg
 from fp8verify.text import abridged, counted
+from fp8verify.verdict.apart import calls_apart
 from fp8verify.verdict.expectation import Witness
 from fp8verify.verdict.expected import Requested
 from fp8verify.verdict.explanation import Explanation, Shortfall
@@ -25,7 +26,7 @@ from fp8verify.verdict.ledger import Cell, Entry, Layer, Ledger
 from fp8verify.verdict.selection import layers_of, of_one_rank, ranks_of
 from fp8verify.verdict.shortfalls import Shortfalls
 from fp8verify.verdict.statements import Statements
-from fp8verify.verdict.wording import name_value, what_ran
+from fp8verify.verdict.wording import name_of_apart, name_value, what_ran
 
 # Along these, ranks lack FP8 as ranks.
 _OF_RANKS: Final = (("rank",), ("rank", "layer"))
@@ -155,6 +156,7 @@ class LedgerFindings:
         yield from self._by_recipe(place)
         yield from self._too_few(place)
         yield from self._of_no_module(place)
+        yield from self._apart(place)
 
     def _by_recipe(self, place: int) -> Iterator[Finding]:
         """Yield the legs that the recipe keeps in high precision, and that ran there."""
@@ -217,6 +219,27 @@ class LedgerFindings:
             when=high and not is_accused,
             count=counted(high, "GEMM"),
             precision=self.ledger.main_high(cells),
+        )
+
+    def _apart(self, place: int) -> Iterator[Finding]:
+        """Yield the layers that ran in high precision in single inner blocks, each once."""
+        whose: dict[str, None] = {}
+        names: dict[str, None] = {}
+        others = 0
+        for call in calls_apart(self.ledger, self.statements, place):
+            whose[name_of_apart(call)] = None
+            names.update(dict.fromkeys(call.modules))
+            others = max(others, call.others)
+        is_accused = place in self.accused
+        yield from told(
+            "layer-not-fp8",
+            "apart",
+            when=whose and not is_accused,
+            whose=abridged(list(whose), limits.SHOWN),
+            others=counted(others, "other block"),
+            format=self._requested.name,
+            precision=self.ledger.main_high(self.ledger.of_rank(place)),
+            layers=names,
         )
 
     def _is_of_no_module(self, cell: Cell) -> bool:
