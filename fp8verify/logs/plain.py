@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from fp8verify.files import parse_toml
 from fp8verify.logs.messages import BESIDE, OTHERS
@@ -40,6 +40,11 @@ _OF_ANOTHER = lazy_pattern(rf"(?<![a-z])(?:{OTHERS}|{BESIDE})", re.IGNORECASE)
 _FOREIGN = lazy_pattern(
     r"[?{}<%$`\\\"|]|(?<!\S)--?\w|[^\x00-\x7f\u2013\u2014\u2026\u2713\u2714\u2705]"
 )
+
+
+# A count of the layers that can be converted: “21 linear layers”, “96 linears”.
+LINEARS: Final = r"\d{1,7} (?:linear (?:layer|module)|(?:float8|fp8)?linear)s\b"
+_LINEARS = lazy_pattern(rf"\b{LINEARS}", re.IGNORECASE)
 
 
 class Clause(NamedTuple):
@@ -111,7 +116,8 @@ def read(text: str, prefix: str = "") -> Clause | None:
             return Clause("not_fp8", end)
         if is_first and _claims(said):
             rest = _rest_of_sentence(text, end)
-            if not takes_back(rest):
+            counts = _LINEARS.search(text, start, end) is not None
+            if not takes_back(rest, counts=counts):
                 return Clause("fp8", end)
         is_first = is_first and (is_label or not said - {"low"})
         is_labelled = is_labelled or is_label
@@ -131,14 +137,22 @@ def _rest_of_sentence(text: str, start: int) -> str:
     return text[start : stop.start()]
 
 
-def takes_back(rest: str) -> bool:
-    """Whether what follows a claim in its sentence says that it may not hold."""
+def takes_back(rest: str, *, counts: bool = False) -> bool:
+    """Whether what follows a claim in its sentence says that it may not hold.
+
+    Args:
+        rest: what follows.
+        counts: whether the claim counts its layers: others may run in high precision.
+    """
     rest = rest[:_MAX_TEXT]
     is_quoted = rest.count("'") % 2 == 1
     if is_quoted or _FOREIGN.search(rest):
         return True
     said = _meanings(_ASIDE.sub(" ", rest))
-    return not said.isdisjoint({"off", "while", "doubt", "high"})
+    against = {"off", "while", "doubt"}
+    if not counts:
+        against.add("high")
+    return not said.isdisjoint(against)
 
 
 def _claims(said: set[str]) -> bool:

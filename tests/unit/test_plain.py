@@ -26,6 +26,13 @@ DENIALS = (
 )
 
 
+COUNTED = (
+    "FP8Linear is active in 21 linear layers (head in bf16)",
+    "Converted 48 linear modules to Float8Linear, 2 stay in bf16",
+    "float8: 96 linears converted; router and head in bf16",
+)
+
+
 def says(text: str) -> str | None:
     clause = plain.read(text)
     return None if clause is None else clause.says
@@ -40,6 +47,22 @@ def test_the_table_has_sixty_words_at_most() -> None:
 @pytest.mark.parametrize("text", CLAIMS)
 def test_a_sentence_of_these_words_claims(text: str) -> None:
     assert says(text) == "fp8"
+
+
+@pytest.mark.parametrize("text", COUNTED)
+def test_a_claim_that_counts_its_layers_leaves_the_others(text: str) -> None:
+    assert says(text) == "fp8"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "FP8Linear is active (head in bf16)",
+        "FP8 training enabled in 32 layers (head in bf16)",
+    ],
+)
+def test_a_claim_that_counts_none_or_for_a_while_is_taken_back(text: str) -> None:
+    assert says(text) is None
 
 
 @pytest.mark.parametrize("text", DENIALS)
