@@ -301,7 +301,9 @@ def costs_attention(rank: RankEvidence) -> bool:
 
 def attention_share(rank: RankEvidence) -> float:
     """Return the share of GPU time that GEMMs of attention's own take."""
-    return amount_of(rank.trace.attention) / (sum(rank.gpu_time.values()) or 1)
+    attention_ns = amount_of(rank.trace.attention)
+    gpu_ns = sum(rank.gpu_time.values())
+    return attention_ns / (gpu_ns or 1)
 
 
 def _costly_attention_us(rank: RankEvidence) -> float:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from itertools import filterfalse
 
-from fp8verify.model.kernels import LegRow
+from fp8verify.model.kernels import KernelRow, LegRow
 from fp8verify.model.report import RankReport
 from fp8verify.model.steps import StepReport
-from fp8verify.model.verdict import CountedGemms, ExpectedReport, Proof, ProofRow
+from fp8verify.model.verdict import ExpectedReport, Proof, ProofRow
 from fp8verify.terms import (
     LEGS,
     VAGUE_LEGS,
@@ -19,7 +20,6 @@ from fp8verify.terms import (
     low_precision_name,
 )
 from fp8verify.text import (
-    MEASURES,
     about,
     counted,
     enumerated,
@@ -36,145 +36,7 @@ from fp8verify.verdict.clauses import (
     optional,
 )
 from fp8verify.verdict.expected import CONVERTED
-from fp8verify.verdict.policy import Policy
-
-
-class RankSummary:
-    """What the verdict on one rank depends on, apart from the share that is required.
-
-    Attributes:
-        rank: its report; the verdict in it is believed only if it is settled.
-        alone: whether the run has no other rank.
-        measure: what the work of its kernels is measured as: time or FLOPs.
-        time: µs in GEMMs of layers by precision class.
-        kernels: launches of GEMMs of layers by precision class.
-        low_kernels: those in FP8 or FP4.
-        high_us: µs of what ran in no low precision.
-        share: share of the time of the layers' GEMMs in FP8 or FP4.
-        flops: share of their FLOPs, where the verdict rests on it.
-        is_met: whether as much ran so as was expected, where that is known.
-        left_out: the layers that were to stay in high precision.
-        counted: how many of its GEMMs were to run in FP8 or FP4, and how many of these did not;
-            none where that is not known.
-        has_others: whether GEMMs ran that the verdict is not about.
-        opaque_us: µs in unrecognized kernels; 0 for little.
-        cut_steps: steps that a damaged trace does not show whole.
-        is_cut: whether they are half of all steps or more.
-    """
-
-    def __init__(self, rank: RankReport, measure: str, *, alone: bool = True) -> None:
-        """Subtract from all GEMMs those that the verdict is not about.
-
-        Args:
-            rank: its report.
-            measure: time or FLOPs.
-            alone: whether the run has no other rank.
-        """
-        self.alone = alone
-        layers = rank.layer_gemm
-        self.rank = rank
-        self.measure = MEASURES[measure].name
-        self.time = layers.time_us
-        self.kernels = layers.kernels
-        self.total = sum(self.time.values())
-        self.low_kernels = low_precision_count(self.kernels)
-        self.share = round(layers.low_precision_share_of_time or 0.0, 6)
-        self.high_us = self.total * (1 - self.share)
-        self.has_others = (
-            rank.attention_gemm.total_ns + rank.untrained_gemm.total_ns > 0
-        )
-        is_little = rank.opaque_us < NEGLIGIBLE * (self.total + rank.opaque_us)
-        self.opaque_us = 0.0 if is_little else rank.opaque_us
-        self.cut_steps = sum(not step.whole for step in rank.steps)
-        self.is_cut = 2 * self.cut_steps >= max(1, len(rank.steps))
-        self._compare()
-
-    def _compare(self) -> None:
-        """Keep what was expected of it, and what of that did not run."""
-        rank = self.rank
-        low = rank.low_share
-        is_less_in_flops = low is not None and low < HALF <= self.share
-        self.flops = low if is_less_in_flops else None
-        self.is_met = False
-        self.left_out: tuple[str, ...] = ()
-        if rank.expected is not None:
-            self.flops = rank.expected.measured_share_of_flops
-            self.is_met = rank.expected.is_met
-            self.left_out = rank.expected.left_out
-        self.counted = rank.counted or _NOT_COUNTED
-
-    @property
-    def lacks_most(self) -> bool:
-        """Whether most lacks of what was expected, so far as it is counted."""
-        return self.counted.lacking > HALF * self.counted.expected
-
-    def share_of(self, policy: Policy) -> float:
-        """Return the share that a policy is about: of time if it asks for one, else of work."""
-        return self._shares(policy)[0]
-
-    def _shares(self, policy: Policy) -> tuple[float, float]:
-        """Return the shares in low and in unknown precision: of what a policy is about."""
-        low = self.rank.low_share
-        if policy.min_share is None and low is not None:
-            return low, self.rank.unknown_share
-        return self.share, self._unknown_share
-
-    @property
-    def _unknown_share(self) -> float:
-        return self._of_total(self.time[Precision.UNKNOWN.value])
-
-    def bounds(self, policy: Policy) -> tuple[float, float]:
-        """Return the share if all that is not known is in high precision, and if it is in low."""
-        low, unknown = self._shares(policy)
-        opaque = self._of_total(self.opaque_us)
-        # All that may be GEMMs of layers, without what may be others'.
-        most_gemms = 1 + opaque
-        least_gemms = most_gemms - self._of_total(self.rank.unplaced_us)
-        most = 1.0
-        if least_gemms > 0:
-            most = round((low + unknown + opaque) / least_gemms, 6)
-        return low / most_gemms, most
-
-    def _of_total(self, time_us: float) -> float:
-        """Return a time over that of all GEMMs of layers."""
-        return time_us / (self.total or 1)
-
-    def expectation(self, policy: Policy) -> ExpectedReport | None:
-        """Return what was to run in low precision, if the rank is judged by it."""
-        expected = self.rank.expected
-        if expected is None or policy.min_share is not None:
-            return None
-        if expected.decides or policy.expected:
-            return expected
-        return None
-
-    def falls_short(self, policy: Policy) -> bool:
-        """Whether less ran in low precision than was expected, or required, or else than half."""
-        expected = self.expectation(policy)
-        if expected is not None:
-            return not expected.is_met
-        return self.share_of(policy) < policy.share
-
-    def doubts(self) -> list[str]:
-        """Say what of the rank is not known."""
-        unknown = self._unknown_share
-        times = self._of_total(self.opaque_us)
-        rows = (
-            (unknown, f"kernels of unknown precision took {unknown:.0%} of it"),
-            (
-                times,
-                f"unrecognized kernels took {times:.2g} times as long as all GEMMs",
-            ),
-            (self.rank.unplaced_us, _MAY_BE_OTHERS),
-            (self.is_cut, "the trace is cut off"),
-        )
-        return list(all_that_hold(rows))
-
-
-_NOT_COUNTED = CountedGemms(expected=0, lacking=0)
-_MAY_BE_OTHERS = (
-    "the others may be the optimizer's or attention's (the trace has no operators)"
-)
+from fp8verify.verdict.rank_summary import RankSummary
 
 
 def active(summary: RankSummary, *, in_time: bool = False) -> str:
@@ -242,25 +104,39 @@ def did_as_expected(summaries: Sequence[RankSummary]) -> str:
 
     Nothing is said where this is not stated of all ranks, or where no GEMM ran in high precision.
     """
-    expected = sum(summary.counted.expected for summary in summaries)
-    lacking = sum(summary.counted.lacking for summary in summaries)
     launches = _kernels_of(summaries)
     formats = low_precision_name(launches)
+    ranks = [summary.rank for summary in summaries]
+    rows = (
+        (
+            any(map(is_asked_by_weights, ranks)),
+            f"GEMMs on {formats} weights ran in {formats}",
+        ),
+        (
+            True,
+            f"GEMMs that should have run in {formats} did",
+        ),
+    )
+    did = f"{_count_as_expected(summaries)} {first_said(rows)}"
+    is_stated = all(rank.counted is not None for rank in ranks)
+    ran_high = low_precision_count(launches) < launches.total()
+    return optional(did, when=is_stated and ran_high)
+
+
+def _count_as_expected(summaries: Iterable[RankSummary]) -> str:
+    """Count the GEMMs that ran as was expected: "all 36", "33 of 36", "only 3 of 36"."""
+    expected = 0
+    lacking = 0
+    for summary in summaries:
+        expected += summary.counted.expected
+        lacking += summary.counted.lacking
     of_all = f"{expected - lacking} of {expected}"
-    counts = (
+    rows = (
         (lacking > HALF * expected, f"only {of_all}"),
         (lacking, of_all),
         (True, f"all {expected}"),
     )
-    are_asked = any(is_asked_by_weights(summary.rank) for summary in summaries)
-    ran_low = (
-        (are_asked, f"GEMMs on {formats} weights ran in {formats}"),
-        (True, f"GEMMs that should have run in {formats} did"),
-    )
-    is_stated = all(summary.rank.counted is not None for summary in summaries)
-    ran_high = low_precision_count(launches) < sum(launches.values())
-    did = f"{first_said(counts)} {first_said(ran_low)}"
-    return optional(did, when=is_stated and ran_high)
+    return first_said(rows)
 
 
 def is_asked_by_weights(rank: RankReport) -> bool:
@@ -336,17 +212,27 @@ def gemms_of_layers(ranks: Sequence[RankReport]) -> str:
 
 
 def _kinds_of_layers(rank: RankReport) -> tuple[str, ...]:
-    rows = [row for row in rank.kernels if row.role.is_gemm]
-    roles = {row.role for row in rows if row.leg not in _OF_NO_LAYER}
-    lists_experts = rank.layers is not None and bool(rank.layers.experts)
-    has_grouped = any(row.role is Role.GROUPED_GEMM for row in rank.kernels)
-    lists_others = rank.modules is None or any(rank.modules.counts.values())
-    is_grouped_alone = roles == {Role.GROUPED_GEMM}
+    """Return which kinds of layers a rank has, by its list of modules and its kernels."""
+    layers = rank.layers
+    modules = rank.modules
+    lists_experts = layers is not None and bool(layers.experts)
+    lists_others = modules is None or any(modules.counts.values())
+    has_grouped = any(map(_is_grouped, rank.kernels))
+    roles = {row.role for row in filter(_is_of_a_layer, rank.kernels)}
+    are_grouped = roles == {Role.GROUPED_GEMM}
     kinds = (
         (not lists_experts and not has_grouped, (_LINEAR,)),
-        (lists_others and not is_grouped_alone, (_LINEAR, _EXPERT)),
+        (lists_others and not are_grouped, (_LINEAR, _EXPERT)),
     )
     return first_that_holds(kinds, (_EXPERT,))
+
+
+def _is_grouped(row: KernelRow) -> bool:
+    return row.role is Role.GROUPED_GEMM
+
+
+def _is_of_a_layer(row: KernelRow) -> bool:
+    return row.role.is_gemm and row.leg not in _OF_NO_LAYER
 
 
 _OF_NO_LAYER = frozenset({None, Leg.ATTENTION, Leg.OPTIMIZER})
@@ -441,21 +327,33 @@ def _legs_of_recipe(summary: RankSummary) -> list[str]:
 
 def _high_formats(summary: RankSummary) -> str:
     """Name the formats of GEMMs that ran in no low precision."""
-    high = [precision.value for precision in Precision if not precision.is_low]
-    names = [name.upper() for name in high if summary.kernels[name]]
+    names = []
+    for precision in filterfalse(_is_low, Precision):
+        name = precision.value
+        if summary.kernels[name]:
+            names.append(name.upper())
     return enumerated(names).replace("UNKNOWN", "unknown precision")
+
+
+def _is_low(precision: Precision) -> bool:
+    return precision.is_low
 
 
 def _legs_in_high_precision(summary: RankSummary) -> list[str]:
     """Return the legs without low precision, if they took most of the time in high precision."""
     legs = summary.rank.legs
-    low = {row.leg for row in legs if low_precision_count(row.kernels)}
-    without = [row for row in legs if row.leg in LEGS and row.leg not in low]
+    low = {row.leg for row in filter(_ran_low, legs)}
+    without = [row for row in legs if row.leg in set(LEGS) - low]
     is_most = _time_us(without) >= HALF * summary.high_us
     is_certain = low.isdisjoint(VAGUE_LEGS)
-    if is_most and is_certain and len(without) < len(LEGS):
+    is_part = len(without) < len(LEGS)
+    if is_most and is_certain and is_part:
         return [row.leg.value for row in without]
     return []
+
+
+def _ran_low(row: LegRow) -> bool:
+    return low_precision_count(row.kernels) > 0
 
 
 def _time_us(rows: Iterable[LegRow]) -> float:
@@ -512,7 +410,8 @@ def short(summary: RankSummary, proof: Proof | None, shortfall: str) -> str:
     if proof.coordinate in _ALONE:
         whole = [row for row in proof.rows if not row.short]
         differ = 0 < len(whole) < len(proof.rows)
-        return f"{shortfall}{optional(f'; {_did(proof, whole)}', when=differ)}"
+        others = optional(f"; {_did(proof, whole)}", when=differ)
+        return f"{shortfall}{others}"
     is_timed = " ms" in shortfall  # one share of the time is enough
     as_expected = did_as_expected([summary])
     in_layers = _did_in_layers(summary, proof)
@@ -532,7 +431,8 @@ def _did_in_layers(summary: RankSummary, proof: Proof) -> str:
     formats = low_precision_name(summary.kernels)
     did = f"{low} of {total} GEMMs of the layers that use {formats} ran in it"
     is_of_layers = proof.coordinate == "layer" and not proof.left_out
-    return optional(did, when=is_of_layers and len(rows) < len(proof.rows))
+    is_part = len(rows) < len(proof.rows)
+    return optional(did, when=is_of_layers and is_part)
 
 
 def _may_run_in_low(row: ProofRow) -> bool:
@@ -552,9 +452,10 @@ def _low_of_all(rows: Iterable[ProofRow]) -> tuple[int, int]:
 
 def _did(proof: Proof, rows: Sequence[ProofRow]) -> str:
     low, total = _low_of_all(rows)
+    values = [row.value for row in rows]
     are_several = proof.coordinate == "micro-batch" and len(rows) > 1
     others = optional("the others", when=are_several)
-    where = others or _values([row.value for row in rows])
+    where = others or _values(values)
     did = (
         (low == total, f"in {where} all did"),
         (True, f"in {where}, {low} of {total} did"),
@@ -585,7 +486,8 @@ def passes(summaries: Iterable[RankSummary]) -> str:
 
     That most of what was expected lacks is not hidden by it.
     """
-    though = first_said((summary.lacks_most, _though(summary)) for summary in summaries)
+    rows = ((summary.lacks_most, _though(summary)) for summary in summaries)
+    though = first_said(rows)
     return f"no error found{though}; --strict fails it"
 
 

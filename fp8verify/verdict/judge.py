@@ -20,8 +20,8 @@ from fp8verify.verdict.clauses import (
     first_said,
     first_that_holds,
 )
-from fp8verify.verdict.headline import RankSummary
 from fp8verify.verdict.policy import Policy
+from fp8verify.verdict.rank_summary import RankSummary
 
 T = TypeVar("T")
 

@@ -94,7 +94,8 @@ def _alike(program: Program, lacking: Shortfalls) -> list[list[Place]]:
 
 def _lacking_of(cell: Cell, lacking: Shortfalls) -> _Lacking:
     """Return what of a cell lacks, surely or else perhaps."""
-    for how, lacks in (("surely", lacking.lacks), ("perhaps", lacking.may_lack)):
+    ways = {"surely": lacking.lacks, "perhaps": lacking.may_lack}
+    for how, lacks in ways.items():
         lack = lacks.get(cell)
         if lack is not None:
             return _Lacking(round(lack.launches), how)
@@ -145,10 +146,11 @@ _CALLED: Final[dict[Witness | None, str]] = {
 
 def _entry(row: _Row, slot: int, numbers: Iterable[int]) -> LedgerEntry:
     in_order = sorted(set(numbers))
+    windows = join_windows(zip(in_order, in_order, strict=True))
     return LedgerEntry(
         slot=slot,
         leg=row.leg,
-        executions=tuple(join_windows(zip(in_order, in_order, strict=True))),
+        executions=tuple(windows),
         launches=row.launches,
         low=row.low,
         unknown=row.unknown,
@@ -206,7 +208,9 @@ def _slot(slot: Slot, blocks: int, ordered: tuple[str, ...]) -> LedgerSlot:
         block, position = divmod(slot.number, slot.of // blocks)
         label = f"block {block}, {label}"
     names = layer.names or ordered
-    named_by = optional("trace", when=layer.names) or optional("order", when=ordered)
+    by_trace = optional("trace", when=layer.names)
+    by_order = optional("order", when=ordered)
+    named_by = by_trace or by_order
     return LedgerSlot(
         label=" or ".join(names) or label,
         names=names,

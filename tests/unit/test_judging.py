@@ -16,8 +16,8 @@ from fp8verify.report.forms import render
 from fp8verify.terms import Severity, Verdict
 from fp8verify.verdict.findings import merge_findings
 from fp8verify.verdict.gates import Baseline, gated, regressions
-from fp8verify.verdict.headline import RankSummary
 from fp8verify.verdict.judge import judge, judge_rank, with_exit_code
+from fp8verify.verdict.rank_summary import RankSummary
 from tests.hand_built import BF16, BF16_KERNEL, CLAIM, FP8, FP8_KERNEL, TraceBuilder
 
 UNKNOWN_KERNEL = "triton_tem_fused_mm_3"

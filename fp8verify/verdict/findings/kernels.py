@@ -229,7 +229,7 @@ def grouped_high_precision(
         "grouped-gemm-high-precision",
         first_said(cases),
         count=calls_of(rows),
-        experts=" ".join(["MoE experts", ", ".join(names)]).rstrip(),
+        experts=f"MoE experts {', '.join(names)}".rstrip(),
         op=optional(f", {op}", when=op),
         precision=rows[0].precision.value.upper(),
         work=rank.measure.amount(amount_of(rows)),
@@ -346,8 +346,10 @@ def beyond_bf16_peak(rank: RankEvidence, _: Requested) -> Iterator[Finding]:
     rated = _rated(rank.trace.gemms)
     highest = max(peak.fp8, peak.bf16, peak.fp4)
     is_impossible = bool(_faster(rated, highest))
-    plain = [one for one in _faster(rated, peak.bf16) if _is_plain(one.row)]
-    is_disproved = is_impossible or any(one.row.precision in _SLOW for one in plain)
+    faster = _faster(rated, peak.bf16)
+    plain = [one for one in faster if _is_plain(one.row)]
+    are_slow = any(one.row.precision in _SLOW for one in plain)
+    is_disproved = is_impossible or are_slow
     yield from told(
         "faster-than-bf16",
         when=plain and not is_disproved and not _of_other_hardware(rank),

@@ -71,8 +71,9 @@ def _layers_in_low(rank: RankEvidence, requested: Requested) -> Iterable[str]:
     named = rank.trace.named or NamedLayers()
     by_layer = named.by_layer()
     if by_layer:
+        low = [name for name, rows in by_layer.items() if low_of(rows)]
         in_order = dict.fromkeys([*names_of(rank.modules), *by_layer])
-        return [name for name in in_order if low_of(by_layer.get(name, ()))]
+        return list(filter(set(low).__contains__, in_order))
     names: list[str] = []
     for layer in rank.layers.classes:
         if _has_pinned_in_low(layer, requested):

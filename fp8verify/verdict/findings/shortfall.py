@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cached_property
 from typing import Any, Final, NamedTuple
 
@@ -108,23 +108,27 @@ class ShortfallFacts:
 
     def finding(self) -> Finding:
         """Return the finding that says it."""
-        is_of_legs = self._main == "leg"
-        is_of_layers = is_of_legs and Fact.WHOLE.value in self._holds
-        forms = (
-            (self._main not in _HAVE_PARTS and self._is_counted(), self._of_count),
-            (is_of_legs and self._legs == {Leg.RECOMPUTE}, self._of_recompute),
-            (is_of_layers and self._in_order, self._of_layers_in_order),
-            (is_of_legs, self._of_legs),
-        )
-        form = first_that_holds(forms, self._of_value)
+        form = first_that_holds(self._forms(), self._of_value)
         return form()
+
+    def _forms(self) -> Iterator[tuple[object, Callable[[], Finding]]]:
+        """Yield how it may be said, and when; else it is said of values of a coordinate."""
+        may_be_counted = self._main not in _HAVE_PARTS
+        yield may_be_counted and self._is_counted(), self._of_count
+        is_of_legs = self._main == "leg"
+        is_recompute = self._legs == {Leg.RECOMPUTE}
+        yield is_of_legs and is_recompute, self._of_recompute
+        is_of_layers = Fact.WHOLE.value in self._holds
+        yield is_of_legs and is_of_layers and self._in_order, self._of_layers_in_order
+        yield is_of_legs, self._of_legs
 
     def _of_value(self) -> Finding:
         """Say that values of a coordinate are short, or a part of them is."""
         is_part = self._lacks_part()
         ran_low = self._short.ran.low
         case = "part" if is_part else optional("less", when=ran_low)
-        found = finding(_CODES[self._main], case, **self._facts(), holds=self._holds)
+        code = _CODES[self._main]
+        found = finding(code, case, **self._facts(), holds=self._holds)
         is_of_ranks = self._coordinates[0] == "rank"
         is_of_one_rank = is_of_ranks and len(self._places) == 1
         return replace(found, per_rank=is_of_one_rank and is_part)
@@ -148,8 +152,9 @@ class ShortfallFacts:
     def _of_layers_in_order(self) -> Finding:
         """Say of which layers or blocks all legs are short."""
         facts = self._facts()
+        named = self._run.names.in_order(self._short)
         facts["in_order"] = self._in_order
-        facts["those"] = self._run.names.in_order(self._short) or facts["names"]
+        facts["those"] = named or facts["names"]
         facts["but"] = self._pins_of_blocks()
         return finding("layer-not-fp8", "in-order", **facts, holds=self._holds)
 
@@ -157,8 +162,9 @@ class ShortfallFacts:
         """Say which legs are short; of which layers or blocks, where the order of calls tells."""
         facts = self._facts()
         what = counted(self.launches, f"{name_legs(self._legs)} GEMM")
-        in_order = f"{what} of {self._in_order} ran in {self._precision}"
-        facts["ran"] = optional(in_order, when=self._in_order) or facts["ran"]
+        ran = f"{what} of {self._in_order} ran in {self._precision}"
+        ran_in_order = optional(ran, when=self._in_order)
+        facts["ran"] = ran_in_order or facts["ran"]
         return finding("leg-not-fp8", **facts, holds=self._holds)
 
     def _of_count(self) -> Finding:
@@ -177,14 +183,16 @@ class ShortfallFacts:
 
     def _is_counted(self) -> bool:
         """Whether only a count of the log shows it, so nobody knows which layers it is."""
-        return all(self._lack(cell).by == {Witness.COUNT} for cell in self._cells)
+        lacks = map(self._lack, self._cells)
+        return all(lack.by == {Witness.COUNT} for lack in lacks)
 
     # ---- how much lacks
 
     @cached_property
     def launches(self) -> int:
         """How many GEMMs lack; of what only other calls of a layer show, all in high precision."""
-        return round(sum(map(self._lacking_of, self._cells)))
+        lacking = map(self._lacking_of, self._cells)
+        return round(sum(lacking))
 
     def _lacking_of(self, cell: Cell) -> float:
         if self._lack(cell).by == {Witness.OTHERS}:
@@ -203,14 +211,19 @@ class ShortfallFacts:
         time_ns = 0.0
         for cell in self._cells:
             _, high_ns = self._ledger.times([cell])
-            part = 1.0 if self._is_of_sizes(cell) else self._part_of(cell)
+            part = self._part_of(cell)
+            if self._is_of_sizes(cell):
+                part = 1.0
             time_ns += part * high_ns
         return round(time_ns)
 
     def _part_of(self, cell: Cell) -> float:
         """Return which part of what ran in high precision in a cell lacks."""
         high = self._ledger.cells[cell].high
-        return min(1.0, self._lacking_of(cell) / high) if high else 0.0
+        if not high:
+            return 0.0
+        part = self._lacking_of(cell) / high
+        return min(1.0, part)
 
     def _is_of_sizes(self, cell: Cell) -> bool:
         """Whether a part lacks of GEMMs that may have several sizes."""
@@ -222,7 +235,8 @@ class ShortfallFacts:
         run = self._run
         took = of_gemm_time(run.ranks, self._ledger, self._cells, self._time_ns)
         may_be_less = any(map(self._is_of_sizes, self._cells))
-        return f"{optional('at most ', when=may_be_less)}{took}"
+        at_most = optional("at most ", when=may_be_less)
+        return f"{at_most}{took}"
 
     @cached_property
     def _work(self) -> float:
@@ -302,6 +316,7 @@ class ShortfallFacts:
         named = values.get("layer") or shown
         are_several = len(modules) > 1
         others = sum(rank.ran_low for rank in run.ranks)
+        parts = map(values.__getitem__, self._parts())
         return {
             **values,
             **self._beside(),
@@ -309,7 +324,7 @@ class ShortfallFacts:
             "those": named,
             "ranks": self._numbers(),
             "layers": modules,
-            "parts": " in ".join(map(values.__getitem__, self._parts())),
+            "parts": " in ".join(parts),
             "lacks": counted(self.launches, "GEMM"),
             "others": counted(others, "other rank"),
             "where": run.names.micro_batches(self._short),
@@ -393,8 +408,10 @@ class ShortfallFacts:
         names_layers = "layer" in self._coordinates
         of = optional(f" of {named}", when=names_layers)
         after = optional(f": {named}", when=named and not names_layers)
+        names = self._run.names
         for name in filter(self._short.coordinates.__contains__, _PASSES):
-            of += f" in {self._run.names.value(self._short, name)}"
+            where = names.value(self._short, name)
+            of = f"{of} in {where}"
         cells = self._cells_alike()
         if self._is_known_part(cells):
             ran = self._ran_of_part(of)
@@ -405,8 +422,9 @@ class ShortfallFacts:
     def _cells_alike(self) -> list[Cell]:
         """Return all cells at its values."""
         cells: list[Cell] = []
-        found = by_value(self._ledger.cells, self._short.coordinates)
-        for value in filter(self._short.values.__contains__, found):
+        short = self._short
+        found = by_value(self._ledger.cells, short.coordinates)
+        for value in filter(short.values.__contains__, found):
             cells += found[value]
         return cells
 
@@ -414,7 +432,8 @@ class ShortfallFacts:
         """Whether of legs without FP8 a certain part lacks, and more was to run so."""
         ran = self._ledger.total(cells)
         is_part = self.launches < round(ran.high)
-        are_certain = all(self._lack(cell).is_certain for cell in self._cells)
+        lacks = map(self._lack, self._cells)
+        are_certain = all(lack.is_certain for lack in lacks)
         may_be_either = Leg.BACKWARD in legs_in(self._ledger.cells)
         is_all_high = not ran.low and not ran.unknown
         return is_all_high and is_part and are_certain and not may_be_either
