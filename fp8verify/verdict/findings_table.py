@@ -58,7 +58,8 @@ class Case(NamedTuple):
     @property
     def hint(self) -> str:
         """All that it may advise."""
-        return " ".join(piece.text for piece in self.pieces)
+        texts = [piece.text for piece in self.pieces]
+        return " ".join(texts)
 
     def hint_for(self, holds: frozenset[str]) -> str:
         """What it advises where certain facts hold."""
@@ -168,7 +169,8 @@ def _toml() -> Mapping[str, Mapping[str, _Fields]]:
 
 def _text_of(name: str) -> str:
     """Return the text of a file beside this one."""
-    return Path(__file__).with_name(name).read_text(encoding="utf-8")
+    path = Path(__file__).with_name(name)
+    return path.read_text(encoding="utf-8")
 
 
 @cache
@@ -227,7 +229,8 @@ def place_of(found: Finding) -> tuple[int, int]:
     """Return where a finding stands in a report: most severe first, else as in the table."""
     cases = findings_table()[found.code].values()
     places = [case.place for case in cases if case.severity is found.severity]
-    severity = list(Severity).index(found.severity)
+    severities = list(Severity)
+    severity = severities.index(found.severity)
     return severity, min(places, default=0)
 
 
@@ -245,12 +248,13 @@ def finding_page(code: str) -> str:
     makes = optional(f"; can make the verdict {decides}", when=decides)
     remedies = dict.fromkeys(map(_remedy, cases))
     as_list = "\n".join(f"- {remedy}" for remedy in remedies if remedy)
+    fixes = [as_list, _fixes()[code]]
     about = meanings()[code]
     sections = {
         "What it means": f"{about.means}\n\n{about.causes}",
         "Why it matters": about.why,
         "Example": about.example,
-        "Fix": "\n\n".join(filter(None, [as_list, _fixes()[code]])),
+        "Fix": "\n\n".join(filter(None, fixes)),
         "Evidence": about.evidence,
     }
     page = f"*{severities}{makes}*"
@@ -287,7 +291,8 @@ def _remedy(case: Case) -> str:
 @cache
 def _fixes() -> Mapping[str, str]:
     """Return what `fixes.md` says of each code: code to write instead, and when it applies."""
-    _, *sections = re.split(r"^## ", _text_of("fixes.md"), flags=re.MULTILINE)
+    text = _text_of("fixes.md")
+    _, *sections = re.split(r"^## ", text, flags=re.MULTILINE)
     fixes = {}
     for section in sections:
         code, _, fix = section.partition("\n\n")

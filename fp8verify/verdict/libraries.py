@@ -126,7 +126,8 @@ def changes(
 ) -> Iterator[Finding]:
     """Yield a finding for each library that GEMMs of the same format left for another one."""
     changed: dict[_Change, list[str]] = defaultdict(list)
-    for was, is_now in _pairs(tuple(before), tuple(now)):
+    pairs = _pairs(tuple(before), tuple(now))
+    for was, is_now in pairs:
         is_older = _is_older(was, is_now)
         longer = is_now.us / was.us if was.us and is_now.us else 0.0
         is_faster = 0.0 < longer <= 1 / SLOWER_KERNEL and not is_older
@@ -165,14 +166,17 @@ class _Change(NamedTuple):
 
 def _is_another(was: GemmOrigin, now: GemmOrigin) -> bool:
     """Whether a kernel ran that is of another library, or of an older generation."""
-    is_new = not set(now.libraries) <= set(was.libraries)
+    known = set(was.libraries)
+    is_new = not known.issuperset(now.libraries)
     return is_new or _is_older(was, now)
 
 
 def _is_older(was: GemmOrigin, now: GemmOrigin) -> bool:
     first = _GENERATION.fullmatch(was.generation)
     second = _GENERATION.fullmatch(now.generation)
-    if first is None or second is None or first["family"] != second["family"]:
+    if first is None or second is None:
+        return False
+    if first["family"] != second["family"]:
         return False
     return int(second["number"]) < int(first["number"])
 

@@ -10,7 +10,7 @@ from fp8verify.analysis.kinds import EXPERTS
 from fp8verify.analysis.rank import RankEvidence
 from fp8verify.model.steps import are_whole
 from fp8verify.terms import BACKWARD_LEGS, GRADIENT_LEGS, Leg
-from fp8verify.text import enumerated, listed
+from fp8verify.text import enumerated, listed, shown_size
 from fp8verify.thresholds import SHOWN_NUMBERS
 from fp8verify.verdict.apart import Apart
 from fp8verify.verdict.coordinates import VALUE_OF
@@ -43,7 +43,8 @@ def _name_of_step(rank: RankEvidence, cell: Cell) -> str:
 def _name_of_layer(layer: Layer) -> str:
     if isinstance(layer, str):
         return layer
-    return _UNNAMED.get(layer) or "x".join(map(str, layer or ()))
+    size = shown_size(layer or ())
+    return _UNNAMED.get(layer) or size
 
 
 def name_of_apart(call: Apart) -> str:
@@ -161,7 +162,8 @@ def _steps_of(cells: Iterable[Cell]) -> int:
 
 def _are_whole(ranks: Sequence[RankEvidence], cells: Iterable[Cell]) -> bool:
     """Whether all kernels were read of the steps of the ranks of cells."""
-    return all(are_whole(ranks[place].trace.steps) for place in ranks_of(cells))
+    of_ranks = [ranks[place].trace.steps for place in ranks_of(cells)]
+    return all(map(are_whole, of_ranks))
 
 
 def ms_of(rank: RankEvidence, time_ns: float) -> str:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Sequence
+from operator import itemgetter
 from typing import Final, TypeAlias
 
 from msgspec.structs import replace
@@ -131,7 +132,9 @@ def _of_the_slowest(
             if figures is not None:
                 gain = figures.step_speedup_estimate or figures.speedup_estimate
                 found.append((gain or 0.0, finding))
-    _, slowest = min(found, key=lambda pair: pair[0], default=(0.0, None))
+    if not found:
+        return None
+    _, slowest = min(found, key=itemgetter(0))
     return slowest
 
 

@@ -108,7 +108,9 @@ class Doubts:
         """Whether a leg that training runs has no GEMM, and nothing says why."""
         rank = self._ranks[place]
         ledger = self._ledger
-        vague = (Leg.UNKNOWN,) if leg is Leg.FPROP else VAGUE_LEGS
+        vague: tuple[Leg, ...] = tuple(VAGUE_LEGS)
+        if leg is Leg.FPROP:
+            vague = (Leg.UNKNOWN,)
         is_seen = ledger.of_rank(place, leg, *vague)
         if is_seen or self._requested.leaves_high(leg):
             return False
@@ -118,7 +120,8 @@ class Doubts:
             ran = ledger.total(forward)
             executions = places_of(forward)
             return ran.launches > len(executions)
-        is_frozen = bool(rank.linears) and all(map(_is_frozen, rank.linears))
+        are_frozen = all(map(_is_frozen, rank.linears))
+        is_frozen = bool(rank.linears) and are_frozen
         return leg is not Leg.WGRAD or not is_frozen
 
     def _doubt(self, place: int) -> Finding | None:
@@ -260,7 +263,8 @@ class Doubts:
         """
         executions = len(places_of(cells))
         missing = 0.0
-        for of_layer in by_value(cells, ["layer"]).values():
+        by_layer = by_value(cells, ["layer"])
+        for of_layer in by_layer.values():
             ran = self._ledger.total(of_layer)
             if not ran.low:
                 continue

@@ -76,7 +76,8 @@ def other_than_requested(rank: RankEvidence, requested: Requested) -> Iterator[F
 
 def _fell_back_from_fp4(rank: RankEvidence, logged: Mapping[Leg, _Formats]) -> bool:
     """Whether a rank ran low precision and no FP4, where the log claims nothing else."""
-    is_asked = bool(logged) and all(map(_FOUR_BITS.issuperset, logged.values()))
+    are_four_bits = all(map(_FOUR_BITS.issuperset, logged.values()))
+    is_asked = bool(logged) and are_four_bits
     may_have_run = any(map(_may_be_fp4, rank.trace.gemms))
     return rank.ran_low and is_asked and not may_have_run
 
@@ -92,7 +93,8 @@ def _higher(
 ) -> Iterator[Finding]:
     """Say that FP4 was requested, if it was, and FP8 ran; a GPU without FP4 units is why."""
     gpu = rank.trace.gpu
-    has_units = multiplies(gpu, rank.trace.compute_capability, Precision.FP4)
+    capability = rank.trace.compute_capability
+    has_units = multiplies(gpu, capability, Precision.FP4)
     return told(
         "higher-than-promised",
         optional("no-units", when=has_units is False),
@@ -185,6 +187,7 @@ def recipe_mismatch(rank: RankEvidence, requested: Requested) -> Iterator[Findin
     for row in rows:
         if row.scaling is not None:
             seen[row.scaling.value] += row.amount
+    most = max(seen, key=seen.__getitem__, default="")
     is_one = len(stated) == 1
     is_other = is_one and seen and stated.isdisjoint(seen)
     yield from told(
@@ -192,7 +195,7 @@ def recipe_mismatch(rank: RankEvidence, requested: Requested) -> Iterator[Findin
         optional("configured", when=configured),
         when=is_other,
         claimed=" ".join(stated),
-        seen=max(seen, key=seen.__getitem__, default=""),
+        seen=most,
     )
 
 
@@ -261,7 +264,8 @@ def _is_mxfp8(row: GemmRow) -> bool:
 def _hides_gradients(rows: Iterable[GemmRow]) -> bool:
     """Whether backward passes ran, and no kernel of them says what it multiplied."""
     backward = [row for row in rows if row.leg is not Leg.FPROP]
-    return bool(backward) and all(map(_hides_an_operand, backward))
+    hide_operands = all(map(_hides_an_operand, backward))
+    return bool(backward) and hide_operands
 
 
 def _hides_an_operand(row: GemmRow) -> bool:

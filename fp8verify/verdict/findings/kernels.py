@@ -300,7 +300,8 @@ def _with_operator(kind: Kind) -> str:
 def conflicts(rank: RankEvidence, _: Requested) -> Iterator[Finding]:
     """The first kernel whose name and operator disagree; of many such, that they prove nothing."""
     trace = rank.trace
-    disputed, compared = name_conflicts([*trace.gemms, *trace.optimizer], trace.others)
+    gemms = [*trace.gemms, *trace.optimizer]
+    disputed, compared = name_conflicts(gemms, trace.others)
     if disputed > MANY_MISNAMED * compared:
         yield finding(
             "name-op-conflict",

@@ -262,7 +262,8 @@ class LedgerFindings:
             return []
         seen = f" (seen in step {naming.step}, which ran without torch.compile)"
         executions = [[of_rows(naming.rows)]]
-        named = LedgerFindings([rank], self._requested, executions, seen)
+        requested = self._requested
+        named = LedgerFindings([rank], requested, executions, seen)
         return [accusation.finding for accusation in named._accusations]
 
     # ---- what others say with it
@@ -277,7 +278,8 @@ class LedgerFindings:
 
     def tells_experts(self, place: int) -> bool:
         """Whether all that experts of a rank ran in high precision is said to lack."""
-        of_experts = filter(_is_of_experts, self.ledger.of_rank(place))
+        of_rank = self.ledger.of_rank(place)
+        of_experts = filter(_is_of_experts, of_rank)
         high = self.ledger.total(of_experts).high
         lacking: list[Cell] = []
         for short in filter(_lack_experts, self.shortfalls):

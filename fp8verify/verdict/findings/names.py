@@ -86,7 +86,8 @@ class Names:
             return ()
         if names:
             return self._converted(layers) or names
-        return self._lacking_modules(short.cells) or self._converted(layers)
+        lacking = self._lacking_modules(short.cells)
+        return lacking or self._converted(layers)
 
     def _converted(self, layers: Iterable[tuple[int, Layer]]) -> tuple[str, ...]:
         """Return the names of the modules that layers of ranks are, of those to run low."""
@@ -152,7 +153,8 @@ class Names:
             layers = in_sentences(patterns(names))
             return abridged(layers, limits.SHOWN)
         lacks = {cell: self._lacking.launches(cell) for cell in short.cells}
-        blocks = lacking_blocks(self._ledger, lacks, self._statements.blocks)
+        pinned = self._statements.blocks
+        blocks = lacking_blocks(self._ledger, lacks, pinned)
         if not blocks:
             return ""
         numbers = list(map(str, blocks))

@@ -54,7 +54,8 @@ _Open: TypeAlias = tuple[str, str]
 def operators_missing(rank: RankEvidence, requested: Requested) -> Iterator[Finding]:
     """A trace without operators, whose kernels do not prove which leg or layer they are of."""
     if lacks_operators(rank):
-        case, what = first_that_holds(_what_is_open(rank, requested), ("", ""))
+        open_of_rank = _what_is_open(rank, requested)
+        case, what = first_that_holds(open_of_rank, ("", ""))
         yield from told("no-operators", case, when=what, what=what)
 
 
@@ -80,7 +81,8 @@ def _what_is_open(
     owners = f"the trace has no operators: GEMMs in {high} may be the optimizer's or attention's"
     unplaced = unplaced_ns(rank, requested)
     is_much = unplaced > NEGLIGIBLE * rank.linear.total_ns
-    yield is_much and _are_all_converted(rank.modules), ("open", owners)
+    all_converted = _are_all_converted(rank.modules)
+    yield is_much and all_converted, ("open", owners)
     yield is_much and rank.share < USUAL_SHARE, ("", owners)
 
 
@@ -97,7 +99,8 @@ def lacks_operators(rank: RankEvidence) -> bool:
 
 
 def _lacks_operator(row: GemmRow) -> bool:
-    return not row.kind.op.name or row.leg is Leg.UNKNOWN
+    has_operator = bool(row.kind.op.name)
+    return not has_operator or row.leg is Leg.UNKNOWN
 
 
 def _are_all_converted(modules: Sequence[ModuleRecord]) -> bool:
@@ -140,7 +143,8 @@ def _are_passes(rank: RankEvidence, requested: Requested) -> bool:
     are_known = all(map(_is_counted, rank.modules))
     if not modules or not are_known:
         return False
-    for rows in grouped(rank.trace.trained, _step_of).values():
+    by_step = grouped(rank.trace.trained, _step_of)
+    for rows in by_step.values():
         ran = Launches(
             launches=calls_of(rows),
             leg=Leg.UNKNOWN,
@@ -176,7 +180,8 @@ def unplaced_ns(rank: RankEvidence, requested: Requested) -> int:
 
 
 def _has_no_owner(row: GemmRow) -> bool:
-    return not row.kind.op.name and row.precision is not Precision.UNKNOWN
+    is_known = row.precision is not Precision.UNKNOWN
+    return is_known and not row.kind.op.name
 
 
 def _layers(modules: Sequence[ModuleRecord]) -> tuple[int, int]:
@@ -186,7 +191,8 @@ def _layers(modules: Sequence[ModuleRecord]) -> tuple[int, int]:
     GEMMs, and with layers whose legs differ, such as frozen ones.
     """
     counted = in_state(modules, HIGH_PRECISION, *CONVERTED)
-    is_known = len(counted) == len(modules) and all(map(_is_plain, modules))
+    are_plain = all(map(_is_plain, modules))
+    is_known = len(counted) == len(modules) and are_plain
     converted = _products(converted_of(modules))
     if not converted or not is_known:
         return 0, 1

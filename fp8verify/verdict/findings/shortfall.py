@@ -127,8 +127,8 @@ class ShortfallFacts:
         is_part = self._lacks_part()
         ran_low = self._short.ran.low
         case = "part" if is_part else optional("less", when=ran_low)
-        code = _CODES[self._main]
-        found = finding(code, case, **self._facts(), holds=self._holds)
+        facts = self._facts()
+        found = finding(_CODES[self._main], case, **facts, holds=self._holds)
         is_of_ranks = self._coordinates[0] == "rank"
         is_of_one_rank = is_of_ranks and len(self._places) == 1
         return replace(found, per_rank=is_of_one_rank and is_part)
