@@ -26,7 +26,8 @@ class InBlocks(NamedTuple):
         """Return the number of the block that makes a call; None if it is not known."""
         if self.total < 2 or slot.of % self.total or not _repeats(slot):
             return None
-        return slot.number // (slot.of // self.total)
+        each = slot.of // self.total
+        return slot.number // each
 
     def is_pinned(self, slot: Slot) -> bool:
         """Whether a call is of a block that the log keeps in high precision."""
@@ -49,7 +50,9 @@ def in_blocks(slots: Iterable[Slot], pinned: Blocks | None) -> InBlocks:
 
 def _repeats(slot: Slot) -> bool:
     """Whether a forward call is of a layer that is called several times; without sizes none is."""
-    return slot.sort is Leg.FPROP and slot.layer is not None and slot.of > 1
+    is_forward = slot.sort is Leg.FPROP
+    has_size = slot.layer is not None
+    return is_forward and has_size and slot.of > 1
 
 
 def lacking_blocks(

@@ -22,4 +22,9 @@ def by_value(
     cells: Iterable[Cell], names: Sequence[str]
 ) -> defaultdict[Value, list[Cell]]:
     """Return the cells at each value of some coordinates."""
-    return grouped(cells, lambda cell: tuple(VALUE_OF[name](cell) for name in names))
+    getters = [VALUE_OF[name] for name in names]
+
+    def value(cell: Cell) -> Value:
+        return tuple(get(cell) for get in getters)
+
+    return grouped(cells, value)

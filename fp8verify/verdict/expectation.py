@@ -55,9 +55,12 @@ class Expected(NamedTuple):
 
         A list says of each leg what the recipe makes of it.
         """
-        is_high = any(statements.is_high(cell.place) for cell in self.cells)
-        keeps_leg = any(statements.leaves_high(cell.leg) for cell in self.cells)
-        return is_high or (keeps_leg and self.by > Witness.MODULES)
+        places = {cell.place for cell in self.cells}
+        legs = {cell.leg for cell in self.cells}
+        is_high = any(map(statements.is_high, places))
+        keeps_leg = any(map(statements.leaves_high, legs))
+        is_of_list = self.by <= Witness.MODULES
+        return is_high or (keeps_leg and not is_of_list)
 
     @property
     def lacks(self) -> float:
@@ -69,7 +72,8 @@ class Expected(NamedTuple):
     @property
     def may_lack(self) -> float:
         """Launches that lack, if those of unknown precision ran in high precision."""
-        return max(0.0, max(self.least, self.perhaps) - self.low)
+        most = max(self.least, self.perhaps)
+        return max(0.0, most - self.low)
 
 
 class Said(NamedTuple):
@@ -95,7 +99,9 @@ def placed(ledger: Ledger) -> Iterator[Placed]:
     """Yield the entries of all executions."""
     for place, program in ledger.program_of.items():
         for entry in program.entries:
-            yield Placed(Cell(*place, entry.slot.layer, entry.leg), entry)
+            layer = entry.slot.layer
+            cell = Cell(*place, layer, entry.leg)
+            yield Placed(cell, entry)
 
 
 def entries_of(found: Iterable[Placed]) -> list[Entry]:
@@ -113,9 +119,19 @@ def said(
     perhaps: float = 0.0,
 ) -> Said:
     """Return what a witness says of entries of a program."""
-    expected = expected_of(by, entries, least, names, is_sure=is_sure, perhaps=perhaps)
-    where = tuple(dict.fromkeys((e.slot.layer, e.leg) for e in entries))
-    return Said(expected, where)
+    expected = expected_of(
+        by,
+        entries,
+        least,
+        names,
+        is_sure=is_sure,
+        perhaps=perhaps,
+    )
+    where: dict[tuple[Layer, Leg], None] = {}
+    for entry in entries:
+        layer = entry.slot.layer
+        where[layer, entry.leg] = None
+    return Said(expected, tuple(where))
 
 
 def expected_at(
@@ -129,7 +145,8 @@ def expected_at(
     """Return what a witness expects of entries of several executions."""
     entries = entries_of(found)
     expected = expected_of(by, entries, least, names, is_sure=is_sure)
-    return expected._replace(cells=tuple(dict.fromkeys(one.cell for one in found)))
+    cells = dict.fromkeys(one.cell for one in found)
+    return expected._replace(cells=tuple(cells))
 
 
 def expected_of(

@@ -65,7 +65,8 @@ class Requested(NamedTuple):
         """Return the steps of a rank, by their places, that the log states in high precision."""
         found = set()
         for place, step in enumerate(rank.trace.steps):
-            phase = phase_at(self.phases, step.number, rank.numbers)
+            number = step.number
+            phase = phase_at(self.phases, number, rank.numbers)
             if phase == HIGH_PRECISION:
                 found.add(place)
         return found
@@ -132,7 +133,8 @@ class Requested(NamedTuple):
         is_named = any("gw_hp" in recipe for recipe in self.recipes)
         if leg is Leg.WGRAD and is_named:
             return True
-        return self.formats.get(leg) == frozenset({HIGH_PRECISION})
+        requested = self.formats.get(leg)
+        return requested == frozenset({HIGH_PRECISION})
 
 
 def _is_of_api(claim: Claim) -> bool:

@@ -59,7 +59,8 @@ class Explanation:
         # By the names of coordinates, the cells that each value explains.
         self._explained: dict[_Names, _CellsAt] = defaultdict(dict)
         whole = sum(lacks.values())
-        self._little = min(NEGLIGIBLE, (1 - NEARLY_ALL) * whole)
+        rest = (1 - NEARLY_ALL) * whole
+        self._little = min(NEGLIGIBLE, rest)
         for size in (1, 2):
             candidates = dict(self._candidates(size))
             self._take(candidates)
@@ -80,7 +81,8 @@ class Explanation:
         """Take the candidates that explain the most of what is left."""
 
         def explains(key: _Key) -> float:
-            return sum(self._rest.get(cell, 0) for cell in candidates[key])
+            cells = candidates[key]
+            return sum(self._rest.get(cell, 0) for cell in cells)
 
         while self._is_left() and candidates:
             best = max(candidates, key=explains)

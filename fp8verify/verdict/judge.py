@@ -48,7 +48,8 @@ def judge(report: AnyReport, policy: Policy) -> AnyReport:
         opinion = judge_rank(summary, policy, proof)
         summaries.append(summary)
         opinions.append(opinion)
-        ranks.append(replace(rank, **opinion._asdict()))
+        judged_rank = replace(rank, **opinion._asdict())
+        ranks.append(judged_rank)
     of_run = judge_run(summaries, opinions, policy)
     judged = replace(report, **of_run._asdict(), ranks=tuple(ranks))
     return with_exit_code(judged, summaries, policy)
@@ -142,7 +143,8 @@ class _Case:
 
     def settled(self) -> Opinion:
         """As its findings say."""
-        return Opinion(self._rank.verdict, self._rank.reason, self._rank.cause)
+        rank = self._rank
+        return Opinion(rank.verdict, rank.reason, rank.cause)
 
     def is_open(self) -> bool:
         """Whether what is not known of it decides whether its share suffices."""
@@ -151,7 +153,8 @@ class _Case:
         least, most = self._summary.bounds(self._policy)
         may_suffice = least < self._policy.share <= most
         is_cut = self._is_below_share() and self._summary.is_cut
-        return bool(self._summary.doubts()) and (may_suffice or is_cut)
+        doubts = self._summary.doubts()
+        return bool(doubts) and (may_suffice or is_cut)
 
     def open(self) -> Opinion:
         """Neither ACTIVE nor PARTIAL."""
@@ -279,7 +282,8 @@ class _Run:
         self._not_counted = headline.that_do_not_count(self._forward_only)
         ranks = map(_JudgedRank, summaries, opinions)
         self._ranks = list(filter(_is_judged, ranks))
-        self._low = [one.summary for one in self._ranks if one.summary.low_kernels]
+        judged = [one.summary for one in self._ranks]
+        self._low = [summary for summary in judged if summary.low_kernels]
 
     def is_one(self) -> bool:
         """Whether it has one rank alone."""
@@ -314,7 +318,9 @@ class _Run:
 
         No judgment of these could change that of the others.
         """
-        return [*self._with(Verdict.PARTIAL), *self._with(Verdict.INCONCLUSIVE)]
+        lacking = self._with(Verdict.PARTIAL)
+        unjudged = self._with(Verdict.INCONCLUSIVE)
+        return [*lacking, *unjudged]
 
     def _with(self, verdict: Verdict) -> list[_JudgedRank]:
         return [one for one in self._ranks if one.opinion.verdict is verdict]

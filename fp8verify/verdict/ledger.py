@@ -156,7 +156,11 @@ class Program:
         forward_calls: the places of the calls of the forward pass.
     """
 
-    def __init__(self, calls: tuple[Call, ...], places: Sequence[Place]) -> None:
+    def __init__(
+        self,
+        calls: tuple[Call, ...],
+        places: Sequence[Place],
+    ) -> None:
         self.calls = calls
         self.places = places
         self.entries = list(_entries(calls))
@@ -192,7 +196,10 @@ def layer_of(call: Call) -> Layer:
 
 
 def _entries(calls: Sequence[Call]) -> Iterator[Entry]:
-    keys = [(sort_of(call), layer_of(call)) for call in calls]
+    keys = []
+    for call in calls:
+        key = (sort_of(call), layer_of(call))
+        keys.append(key)
     counts = Counter(keys)
     seen: Counter[tuple[Leg, Layer]] = Counter()
     for place, call in enumerate(calls):
@@ -270,11 +277,12 @@ class Ledger:
                 without_work += entry.ran.launches
         allowed = launches * WITHOUT_SHAPES
         self.in_flops.append(without_work <= allowed)
-        whole = sum(self._work(rank, entry) for entry in found)
+        work = sum(self._work(rank, entry) for entry in found)
+        whole = work or 1.0
         for place in places:
             by_layer = self.program_of[place].by_layer
             for (layer, leg), entries in by_layer.items():
-                tallies = [self._tally(rank, entry, whole or 1.0) for entry in entries]
+                tallies = [self._tally(rank, entry, whole) for entry in entries]
                 cell = Cell(*place, layer, leg)
                 self.cells[cell] = add_up(tallies)
 
@@ -311,7 +319,8 @@ class Ledger:
     def of_rank(self, rank: int, *legs: Leg) -> list[Cell]:
         """Return the cells of a rank, of some legs or else of all."""
         wanted = legs or tuple(Leg)
-        return [cell for cell in self._of_rank[rank] if cell.leg in wanted]
+        cells = self._of_rank[rank]
+        return [cell for cell in cells if cell.leg in wanted]
 
     def entries(self, cell: Cell) -> list[Entry]:
         """Return the entries of a cell."""

@@ -60,7 +60,8 @@ def by_missing_gradients(
     """
     by_leg = grouped(program.entries, leg_of)
     unknown = by_leg[Leg.UNKNOWN]
-    expected = len(GRADIENT_LEGS) * low_of(by_leg[Leg.FPROP])
+    products = by_leg[Leg.FPROP]
+    expected = len(GRADIENT_LEGS) * low_of(products)
     gradients = 0
     for leg in BACKWARD_LEGS:
         gradients += launches_of(by_leg[leg])
@@ -86,12 +87,14 @@ class _Legs(NamedTuple):
 
 def _is_loose(entry: Entry) -> bool:
     """Whether an entry is not compared with the forward product of its own call."""
-    return entry.tie is not Tie.NUMBER or entry.slot.sort is not Leg.FPROP
+    is_numbered = entry.tie is Tie.NUMBER
+    return not is_numbered or entry.slot.sort is not Leg.FPROP
 
 
 def _may_lack(entry: Entry, legs: tuple[Leg, ...]) -> bool:
     """Whether the call of a forward product may have any of these legs, and has none."""
-    return entry.tie is not Tie.NUMBER or entry.beside.isdisjoint(legs)
+    is_numbered = entry.tie is Tie.NUMBER
+    return not is_numbered or entry.beside.isdisjoint(legs)
 
 
 def by_loose_calls(ledger: Ledger, statements: Statements) -> Iterator[Expected]:
@@ -156,8 +159,9 @@ def _of_step(
         for leg in compared.legs:
             of_leg = by_leg.get(leg, ())
             found += [one for one in of_leg if _is_loose(one.entry)]
+        legs = compared.legs
         products = by_leg[Leg.FPROP]
-        forward = [one for one in products if _may_lack(one.entry, compared.legs)]
+        forward = [one for one in products if _may_lack(one.entry, legs)]
         for one in _agree(layer, compared, forward, found):
             is_sure = one.is_sure and not is_frozen
             yield one._replace(is_sure=is_sure)
@@ -194,11 +198,13 @@ def _compared_legs(
     keeps_vague = statements.leaves_high(Leg.BACKWARD)
     gradients = [_Legs((leg,), 1) for leg in GRADIENT_LEGS]
     if Leg.BACKWARD in by_leg and not keeps_vague:
-        gradients = [_Legs(BACKWARD_LEGS, len(GRADIENT_LEGS))]
+        together = _Legs(BACKWARD_LEGS, len(GRADIENT_LEGS))
+        gradients = [together]
     recompute = _Legs((Leg.RECOMPUTE,), 1)
     kept = set()
     for leg in (*BACKWARD_LEGS, Leg.RECOMPUTE):
-        if statements.leaves_high(leg) or statements.told_apart(modules, leg):
+        are_apart = statements.told_apart(modules, leg) > 0
+        if are_apart or statements.leaves_high(leg):
             kept.add(leg)
     compared = [*gradients, recompute]
     return [one for one in compared if kept.isdisjoint(one.legs)]
@@ -215,7 +221,8 @@ def _agree(
     products = entries_of(forward)
     entries = entries_of(found)
     all_ran = launches_of(entries) == each * launches_of(products)
-    ties = {entry.tie for entry in (*entries, *products)}
+    every = [*entries, *products]
+    ties = {entry.tie for entry in every}
     is_recompute = legs == (Leg.RECOMPUTE,)
     has_size = layer is not None
     if has_size or all_ran or is_recompute:
@@ -225,7 +232,8 @@ def _agree(
     if all_ran:
         least = _least_of(products, entries, 1)
         # A frozen teacher's product may be taken for that of a dgrad, which has no wgrad.
-        is_numbered = max(ties, default=Tie.NUMBER) <= Tie.GRAPH
+        loosest = max(ties, default=Tie.NUMBER)
+        is_numbered = loosest <= Tie.GRAPH
         is_sure = is_numbered or Leg.WGRAD in legs
         yield expected_at(Witness.CALL, forward, least, is_sure=is_sure)
 

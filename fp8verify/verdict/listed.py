@@ -60,7 +60,8 @@ def by_list(
     """Yield what the module list states of an execution."""
     in_order = statements.in_order(program, place.rank)
     for leg, entries in _groups(program):
-        layers = list(dict.fromkeys(entry.slot.layer for entry in entries))
+        of_entries = [entry.slot.layer for entry in entries]
+        layers = list(dict.fromkeys(of_entries))
         modules = _modules_of(layers, place, statements)
         is_sized = None not in layers
         if modules and is_sized and not _is_left_high(leg, statements):
@@ -129,7 +130,8 @@ def by_list_of_steps(ledger: Ledger, statements: Statements) -> Iterator[Expecte
         forward = steps.get(products, ())
         is_whole = len(found) == len(forward) == len(modules)
         cells = {one.cell for one in found}
-        is_told = len(legs_of(leg)) == 1 and not statements.leaves_high(leg)
+        is_vague = len(legs_of(leg)) > 1
+        is_told = not is_vague and not statements.leaves_high(leg)
         if len(cells) > 1 and is_whole and is_told and not is_frozen:
             yield _of_step(leg, found, modules, statements)
 
@@ -194,7 +196,8 @@ def _joined(by_leg: Mapping[Leg, list[Entry]]) -> Iterable[_OfLeg]:
     for leg in BACKWARD_LEGS:
         gradients += by_leg.get(leg, ())
     known = {leg: by_leg[leg] for leg in by_leg if leg not in BACKWARD_LEGS}
-    return [*known.items(), (Leg.BACKWARD, gradients)]
+    known[Leg.BACKWARD] = gradients
+    return known.items()
 
 
 def _of_layer(
@@ -241,9 +244,11 @@ def _high_of_no_passes(
     statements: Statements,
 ) -> High:
     """Return how many launches may run in high precision, if some modules ran more often."""
-    each = len(legs_of(ran.leg)) * len(modules)
+    legs = legs_of(ran.leg)
+    each = len(legs) * len(modules)
+    low = statements.low_legs(modules, ran.leg)
     passes = math.ceil(ran.launches / each)
-    high = passes * (each - statements.low_legs(modules, ran.leg))
+    high = passes * (each - low)
     return High(high, high)
 
 
@@ -257,18 +262,19 @@ def _without_sizes(
 ) -> Iterator[Said]:
     """Yield how many launches without sizes run low at least: any of them may be of any module."""
     modules = statements.modules_of(place.rank, None)
-    unsized = [entry for entry in program.entries if entry.slot.layer is None]
+    entries = program.entries
+    unsized = [entry for entry in entries if entry.slot.layer is None]
     by_leg = grouped(unsized, leg_of)
     if not modules:
         return
-    if len(unsized) == len(program.entries):
+    if len(unsized) == len(entries):
         yield from _of_whole_list(by_leg, modules, statements)
         yield from _beside_vague(by_leg, modules, statements)
     if statements.has_experts(place.rank):
         return
-    for leg, entries in _joined(by_leg):
-        least = _least_of_some(leg, entries, modules, statements)
-        yield said(Witness.MODULES, entries, float(least))
+    for leg, of_leg in _joined(by_leg):
+        least = _least_of_some(leg, of_leg, modules, statements)
+        yield said(Witness.MODULES, of_leg, float(least))
     yield from _fewer_than_gradients(by_leg, modules, statements)
 
 
@@ -278,7 +284,8 @@ def _of_whole_list(
     statements: Statements,
 ) -> Iterator[Said]:
     """Yield how many launches run low at least, where they can be passes through the list."""
-    forward = len(by_leg.get(Leg.FPROP, ()))
+    products = by_leg.get(Leg.FPROP, ())
+    forward = len(products)
     # Which of the experts ran is open, and whether a router is among the calls. Beside launches of
     # no known leg, which may be all of the model's, those with an operator may be others.
     is_unknown = Leg.UNKNOWN in by_leg and len(by_leg) > 1
@@ -312,8 +319,10 @@ def _beside_vague(
         return
     for leg in filterfalse(statements.leaves_high, GRADIENT_LEGS):
         entries = by_leg.get(leg, ())
-        high = passes * (len(modules) - statements.low_legs(modules, leg))
-        yield said(Witness.MODULES, entries, all_but(entries, high))
+        low = statements.low_legs(modules, leg)
+        high = passes * (len(modules) - low)
+        least = all_but(entries, high)
+        yield said(Witness.MODULES, entries, least)
 
 
 def _least_of_some(
@@ -344,9 +353,11 @@ def _fewer_than_gradients(
     gradients: list[Entry] = []
     for leg in BACKWARD_LEGS:
         gradients += by_leg.get(leg, ())
-    of_all = len(GRADIENT_LEGS) * len(modules) - first_layers(GRADIENT_LEGS)
-    have_gradients = launches_of(gradients) >= of_all
-    are_all_low = statements.low_legs(modules, Leg.FPROP) == len(modules)
+    of_all = len(GRADIENT_LEGS) * len(modules)
+    fewest = of_all - first_layers(GRADIENT_LEGS)
+    have_gradients = launches_of(gradients) >= fewest
+    low = statements.low_legs(modules, Leg.FPROP)
+    are_all_low = low == len(modules)
     if have_gradients and are_all_low and len(forward) < len(modules):
         least = float(launches_of(forward))
         yield said(Witness.MODULES, forward, least, is_sure=False)
@@ -368,14 +379,16 @@ def _of_modules_without_calls(
     ran_again = False
     for layer in statements.sizes(place.rank):
         modules = statements.modules_of(place.rank, layer)
-        calls = len(program.of(layer, Leg.FPROP))
+        products = program.of(layer, Leg.FPROP)
+        calls = len(products)
         may_be_high = statements.may_be_high(modules, Leg.FPROP)
         low = _names(modules, may_be_high)
         ran_again |= calls > len(modules)
         if calls < len(low):
             missing += len(low) - calls
             names += low
-    has_sizes = any(entry.slot.layer is not None for entry in program.entries)
+    layers = {entry.slot.layer for entry in program.entries}
+    has_sizes = bool(layers - {None})
     is_open = ran_again or not has_sizes or statements.has_experts(place.rank)
     if missing and not is_open:
         launches = launches_of(entries)
@@ -405,7 +418,8 @@ def _by_order(
             for entry in program.by_call[call]:
                 if not isinstance(entry.slot.layer, str):
                     by_leg[entry.leg].append(entry)
-        layer = program.by_call[calls[0]][0].slot.layer
+        first = program.by_call[calls[0]]
+        layer = first[0].slot.layer
         alike = statements.modules_of(place.rank, layer)
         are_paired = _are_paired(program, calls, alike)
         for leg, entries in by_leg.items():
@@ -422,7 +436,8 @@ def _of_named(
 ) -> Iterator[Said]:
     """Yield how many launches of neighbors of one size run low at least."""
     low = statements.low_legs(modules, leg)
-    high = len(legs_of(leg)) * len(modules) - low
+    legs = legs_of(leg)
+    high = len(legs) * len(modules) - low
     names = [one.fqn for one in modules if statements.low_legs([one], leg)]
     if low:
         least = all_but(entries, high)
@@ -449,7 +464,8 @@ def _are_paired(
     first = program.by_call[calls[0]]
     layer = first[0].slot.layer
     other = turned(layer)
-    is_turned = other != layer and bool(program.of(other, Leg.FPROP))
+    of_other = program.of(other, Leg.FPROP)
+    is_turned = other != layer and bool(of_other)
     is_vague = bool(program.of(layer, Leg.BACKWARD))
     is_frozen = any(module.frozen for module in alike)
     is_open = is_frozen or (is_vague and is_turned)
@@ -482,7 +498,8 @@ def _by_order_of_replay(
         return
     begin = 0
     found = []
-    for part in statements.order_of_replay(place.rank, len(entries)):
+    parts = statements.order_of_replay(place.rank, len(entries))
+    for part in parts:
         end = begin + len(part.legs)
         here = entries[begin:end]
         begin = end
@@ -491,10 +508,12 @@ def _by_order_of_replay(
             return
         least = float(len(low))
         names = tuple(dict.fromkeys(low))
-        found.append(said(Witness.NAMES, here, least, names))
+        stated = said(Witness.NAMES, here, least, names)
+        found.append(stated)
     yield from found
 
 
 def _is_unknown(entry: Entry) -> bool:
     """Whether neither the leg nor the layer of a launch is known."""
-    return entry.leg is Leg.UNKNOWN and entry.slot.layer is None
+    has_size = entry.slot.layer is not None
+    return entry.leg is Leg.UNKNOWN and not has_size

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import cache
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from fp8verify.analysis.kinds import EXPERTS
 from fp8verify.analysis.layers import sizes_of
@@ -19,6 +19,9 @@ from fp8verify.verdict.expected import Requested
 from fp8verify.verdict.ledger import Cell, Layer, Tally, legs_of
 from fp8verify.verdict.shortfalls import Shortfalls
 from fp8verify.verdict.statements import Statements
+
+# Kinds of modules whose GEMMs count.
+_MULTIPLYING: Final = ("linear", "experts")
 
 
 class Shares(NamedTuple):
@@ -79,7 +82,8 @@ class _ByList(_InFlops):
     def work(self, cell: Cell) -> float:
         """Return the work of a cell."""
         weights = self._weights(cell)
-        mean = sum(weights) / max(1, len(weights))
+        count = max(1, len(weights))
+        mean = sum(weights) / count
         return super().work(cell) * mean
 
     def stated(self, cell: Cell, share: float) -> _Work:
@@ -109,7 +113,8 @@ class _ByList(_InFlops):
         are_listed = all(weights)
         lacks_sizes = any(0 in of_cell for of_cell in weights)
         unknown = self.ledger.total(cells).unknown
-        is_open = bool(unknown) or _has_hidden_high(self._ranks[place])
+        rank = self._ranks[place]
+        is_open = bool(unknown) or _has_hidden_high(rank)
         return are_listed and not lacks_sizes and not is_open
 
     def _weights(self, cell: Cell) -> list[int]:
@@ -153,7 +158,7 @@ class Measures:
 
     def _expected_of(self, place: int) -> ExpectedReport | None:
         rank = self._ranks[place]
-        modules = [m for m in rank.modules if m.kind in ("linear", "experts")]
+        modules = [one for one in rank.modules if one.kind in _MULTIPLYING]
         are_known = all(module.state != "unknown" for module in modules)
         is_requested = self._requested.any and are_known
         work = self._stated_work(place)
@@ -206,7 +211,8 @@ class Measures:
 
     def _are_pinned(self, modules: Sequence[ModuleRecord]) -> bool:
         """Whether the log keeps all of some modules in high precision."""
-        pins = [self._requested.pin(module.fqn) for module in modules]
+        names = [module.fqn for module in modules]
+        pins = list(map(self._requested.pin, names))
         return bool(pins) and all(pins)
 
     def counted(self, place: int) -> CountedGemms | None:
@@ -215,10 +221,12 @@ class Measures:
         None where that is stated of only some of those that did, or where some perhaps lack.
         """
         cells = self._ledger.of_rank(place)
+        surely = self._lacking.lacks
+        perhaps = self._lacking.may_lack
         low = [cell for cell in cells if self._ledger.cells[cell].low]
-        lacks = [cell for cell in cells if cell in self._lacking.lacks]
-        perhaps = [cell for cell in cells if cell in self._lacking.may_lack]
-        is_doubted = not set(perhaps) <= set(lacks)
+        lacks = [cell for cell in cells if cell in surely]
+        may_lack = [cell for cell in cells if cell in perhaps]
+        is_doubted = not surely.keys() >= set(may_lack)
         counting = [*low, *lacks]
         are_stated = all(map(self._is_stated, counting))
         lacking = sum(map(self._lacking.launches, lacks))
@@ -247,11 +255,13 @@ class Measures:
         ran = self._ledger.cells[cell]
         if statements.is_high(cell.place):
             return 0.0
-        if cell.leg is Leg.BACKWARD and statements.leaves_high(cell.leg):
+        is_vague = cell.leg is Leg.BACKWARD
+        if is_vague and statements.leaves_high(cell.leg):
             # Of launches that may be dgrad or wgrad, what ran counts.
             return ran.low / ran.launches
         modules = statements.modules_of(cell.rank, cell.layer)
-        if not modules or any(map(statements.is_open, modules)):
+        is_open = any(map(statements.is_open, modules))
+        if is_open or not modules:
             return None
         share = self._share_of_list(modules, cell.leg)
         is_one = share in (0, 1)
@@ -275,7 +285,8 @@ class Measures:
         for module in modules:
             weight = _weight(module) or 1
             every += weight * each
-            low += weight * self._statements.low_legs([module], leg)
+            low_legs = self._statements.low_legs([module], leg)
+            low += weight * low_legs
         return low / every
 
     def shares(self, place: int) -> Shares:
@@ -290,7 +301,10 @@ class Measures:
             rank = self._ranks[place]
             low = self._low_without_flops(place, cells, ran)
             unknown = max(unknown, rank.linear.unknown_share_of_time)
-        return Shares(round(low, 6), round(unknown, 6))
+        return Shares(
+            least=round(low, 6),
+            open=round(unknown, 6),
+        )
 
     def _low_without_flops(
         self,

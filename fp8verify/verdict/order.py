@@ -69,8 +69,13 @@ def _in_order_but_experts(
 
     The experts between two of the others are of one block. Any of them may have run.
     """
-    of_experts = {size for size, module in listed if is_expert(module)}
-    others = [(size, module) for size, module in listed if not is_expert(module)]
+    of_experts = set()
+    others = []
+    for size, module in listed:
+        if is_expert(module):
+            of_experts.add(size)
+        else:
+            others.append((size, module))
     rest = [(size, call) for size, call in sized if size not in of_experts]
     if _sizes_of(rest) != _sizes_of(others):
         return []
@@ -115,8 +120,10 @@ def in_order_without_sizes(
     sizes = _sizes_of(_sized_calls(program))
     has_sizes = any(size is not None for size in sizes)
     # Launches of no known leg may be the model's, and these others.
-    has_unknown = any(entry.leg is Leg.UNKNOWN for entry in program.entries)
-    passes = len(calls) // max(1, len(listed))
+    legs = {entry.leg for entry in program.entries}
+    has_unknown = Leg.UNKNOWN in legs
+    each = max(1, len(listed))
+    passes = len(calls) // each
     in_order = [*listed] * passes
     is_whole = len(in_order) == len(calls)
     is_open = has_sizes or has_unknown or _has_experts(listed)
@@ -124,7 +131,9 @@ def in_order_without_sizes(
         return []
     found = _named(calls, in_order)
     for places, modules in found:
-        stated = sum(is_low(module, Leg.FPROP) for module in modules)
+        stated = 0
+        for module in modules:
+            stated += is_low(module, Leg.FPROP)
         if _low_calls(program, places) > stated:
             return []
     return found
@@ -170,7 +179,8 @@ def order_of_replay(listed: Listed, launches: int) -> list[Part]:
     The first modules may lack dgrad. Neighbors of one size are one part, and so are their
     gradients. Of experts any may have run.
     """
-    each = max(1, len(LEGS) * len(listed))
+    of_all = len(LEGS) * len(listed)
+    each = max(1, of_all)
     passes = max(1, math.ceil(launches / each))
     missing = passes * each - launches
     without_dgrad, rest = divmod(missing, passes)

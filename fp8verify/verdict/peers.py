@@ -63,7 +63,8 @@ class _Unit(NamedTuple):
 
     def key(self, scope: int) -> _Key:
         """Return what the same launches of other executions have in common with these."""
-        return (scope, self.slot, self.leg, launches_of(self.entries))
+        launches = launches_of(self.entries)
+        return (scope, self.slot, self.leg, launches)
 
 
 class Peers:
@@ -82,7 +83,8 @@ class Peers:
             for unit in _units(program):
                 for scope in (*ranks, _ALL):
                     key = unit.key(scope)
-                    self._most[key] = max(self._most[key], unit.low)
+                    most = self._most[key]
+                    self._most[key] = max(most, unit.low)
 
     def scope(self, rank: int) -> int:
         """Return what ranks have in common that are compared alike."""
@@ -146,8 +148,12 @@ def _units(program: Program) -> Iterator[_Unit]:
         for entry in entries:
             yield _Unit(entry.leg, (entry,))
     for gradients in _gradients(program):
-        parts = tuple(_Unit(entry.leg, (entry,)) for entry in gradients)
-        yield _Unit(None, tuple(gradients), parts)
+        parts = [_Unit(entry.leg, (entry,)) for entry in gradients]
+        yield _Unit(
+            leg=None,
+            entries=tuple(gradients),
+            parts=tuple(parts),
+        )
 
 
 def _irregular(ledger: Ledger) -> set[Layer]:
@@ -172,7 +178,8 @@ def _patterns(program: Program) -> dict[Layer, _Pattern]:
     work: dict[Layer, list[float]] = defaultdict(list)
     for place in program.forward_calls:
         entry = program.by_call[place][0]
-        work[entry.slot.layer].append(entry.ran.work)
+        layer = entry.slot.layer
+        work[layer].append(entry.ran.work)
     patterns = {}
     for layer, of_layer in work.items():
         most = max(of_layer) or 1.0
@@ -182,7 +189,8 @@ def _patterns(program: Program) -> dict[Layer, _Pattern]:
 
 def _is_mostly_one(found: Counter[_Pattern]) -> bool:
     """Whether more than half of the executions have one pattern."""
-    return 2 * max(found.values()) > found.total()
+    most = max(found.values())
+    return 2 * most > found.total()
 
 
 def _gradients(program: Program) -> list[list[Entry]]:
@@ -192,7 +200,8 @@ def _gradients(program: Program) -> list[list[Entry]]:
     """
     found: dict[int, list[Entry]] = defaultdict(list)
     for entry in program.entries:
-        has_order_alone = entry.slot.layer is None and entry.tie is not Tie.NUMBER
+        has_size = entry.slot.layer is not None
+        has_order_alone = not has_size and entry.tie is not Tie.NUMBER
         if entry.leg in BACKWARD_LEGS:
             call = _ALL_CALLS if has_order_alone else entry.call
             found[call].append(entry)
@@ -221,7 +230,13 @@ def _of_others(
     for cell in cells:
         ran = ledger.cells[cell]
         calls = round(ran.launches)
-        if statements.may_be_others(cell.rank, cell.layer, cell.leg, calls):
+        may_be_others = statements.may_be_others(
+            cell.rank,
+            cell.layer,
+            cell.leg,
+            calls,
+        )
+        if may_be_others:
             continue
         if whole.low and not whole.high and ran.unknown:
             # All that is known of the layer ran in low precision.

@@ -56,13 +56,16 @@ class Pins:
                 blocks.update(map(int, pin.names))
         # Blocks that follow one another, from the first to the last.
         self._rows: list[list[int]] = []
-        for _, row in groupby(enumerate(sorted(blocks)), key=_ahead):
-            self._rows.append([block for _, block in row])
+        in_order = enumerate(sorted(blocks))
+        for _, group in groupby(in_order, key=_ahead):
+            row = [block for _, block in group]
+            self._rows.append(row)
 
     @property
     def most_in_a_row(self) -> int:
         """How many blocks that follow one another are pinned: of a stage of a pipeline."""
-        return max(map(len, self._rows), default=0)
+        lengths = map(len, self._rows)
+        return max(lengths, default=0)
 
     @property
     def first_and_last(self) -> Blocks | None:
@@ -70,7 +73,8 @@ class Pins:
         if len(self._rows) != 2 or self._rows[0][0] != 0:
             return None
         first, last = self._rows
-        return Blocks(last[-1] + 1, frozenset((*first, *last)))
+        total = last[-1] + 1
+        return Blocks(total, frozenset((*first, *last)))
 
     @property
     def layers(self) -> int | None:

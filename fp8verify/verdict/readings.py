@@ -79,10 +79,12 @@ class _Modules:
 
     def of_leg(self, leg: Leg, ran: _Pass) -> High:
         """Return how many launches of a leg run in high precision in passes."""
-        always = ran.passes * self.high(leg, self.always)
-        of_experts = ran.calls - ran.passes * len(self.always)
-        low_experts = ran.passes * self.low(leg, self.experts)
-        high_experts = ran.passes * len(self.experts) - low_experts
+        passes = ran.passes
+        always = passes * self.high(leg, self.always)
+        of_experts = ran.calls - passes * len(self.always)
+        low_experts = passes * self.low(leg, self.experts)
+        every_expert = passes * len(self.experts)
+        high_experts = every_expert - low_experts
         return High(
             least=always + max(0, of_experts - low_experts),
             most=always + min(of_experts, high_experts),
@@ -166,7 +168,8 @@ def _high(
         most += of_leg.most
     # The first layers of a model are mostly the first of its list.
     first = modules.always[: lacking // ran.passes]
-    least -= ran.passes * modules.high(Leg.DGRAD, first)
+    high_in_pass = modules.high(Leg.DGRAD, first)
+    least -= ran.passes * high_in_pass
     low_in_pass = modules.low(Leg.DGRAD, modules.always)
     low_dgrads = ran.passes * low_in_pass
     most -= max(0, lacking - low_dgrads)

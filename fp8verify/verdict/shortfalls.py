@@ -174,7 +174,8 @@ class Shortfalls:
     def _are_in_most_executions(self, cells: Sequence[Cell]) -> bool:
         """Whether cells of one rank are of more than half of its executions."""
         rank = cells[0].rank
-        executions = {cell.place for cell in self.ledger.of_rank(rank)}
+        of_rank = self.ledger.of_rank(rank)
+        executions = {cell.place for cell in of_rank}
         found = {cell.place for cell in cells}
         return 2 * len(found) > len(executions)
 

@@ -64,7 +64,8 @@ class Statements:
         self._context = list(map(lists.index, lists))
         self._by_layer = {}
         for context in self._context:
-            self._by_layer[context] = _by_layer(lists[context])
+            modules = lists[context]
+            self._by_layer[context] = _by_layer(modules)
         pins = Pins(requested.layers)
         # What a list names is pinned by its name.
         self._pins = [NO_PINS if modules else pins for modules in lists]
@@ -111,7 +112,8 @@ class Statements:
     def is_low(self, module: ModuleRecord, leg: Leg) -> bool:
         """Whether a module was to compute a leg in low precision, and the log does not pin it."""
         is_converted = module.state in CONVERTED and not self._is_pinned(module)
-        legs = [each for each in legs_of(leg) if runs(module, each)]
+        may_be = legs_of(leg)
+        legs = [each for each in may_be if runs(module, each)]
         are_asked = all(self._is_asked_of(module, each) for each in legs)
         return is_converted and bool(legs) and are_asked
 
@@ -194,7 +196,8 @@ class Statements:
         found: list[tuple[tuple[int, int], ModuleRecord]] = []
         for module in self._lists[rank]:
             for size in sizes_of(module):
-                found.append((size, module))
+                sized = (size, module)
+                found.append(sized)
         return found
 
     def pinned(self, rank: int) -> int:

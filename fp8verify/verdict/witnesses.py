@@ -86,7 +86,12 @@ def _by_log(
     for leg in LEGS:
         # Frozen weights have no wgrad: other layers' gradients are taken for theirs.
         is_sure = leg is Leg.FPROP or not is_frozen
-        yield from _by_counts(by_leg[leg], forward, statements, is_sure=is_sure)
+        yield from _by_counts(
+            by_leg[leg],
+            forward,
+            statements,
+            is_sure=is_sure,
+        )
     for entries in program.by_layer.values():
         if any(entry.is_low for entry in entries):
             free = _outside_of_pins(entries, statements)
@@ -129,7 +134,8 @@ def _by_counts(
 
 def _all_but_left_out(entries: Sequence[Entry], left_out: int) -> Iterator[Said]:
     """Yield that all layers but so many run in low precision, if others of their size do."""
-    low_layers = {entry.slot.layer for entry in entries if entry.is_low}
+    low = [entry for entry in entries if entry.is_low]
+    low_layers = {entry.slot.layer for entry in low}
     mixed = [entry for entry in entries if entry.slot.layer in low_layers]
     wholly_high = len(entries) - len(mixed)
     may_be_high = max(0, left_out - wholly_high)
