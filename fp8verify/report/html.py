@@ -118,6 +118,8 @@ def _report_facts(report: Report, page: Page) -> dict[str, Any]:
     grids: dict[str, Grid] = {}
     for grid in page.grids:
         grids.setdefault(grid.title, grid)  # of several ranks the first one's
+    if "Numerics" in grids:
+        grids["Numerics"] = _named_first(grids["Numerics"])
     is_claimed = report.verdict in (Verdict.CONTRADICTED, Verdict.EMULATED)
     ledger = ledger_picture(report.ledger, is_claimed=is_claimed)
     places = []
@@ -136,6 +138,15 @@ def _report_facts(report: Report, page: Page) -> dict[str, Any]:
         "ranks": list(map(_rank_line, groups)),
         "kernels": tables.merge_kernels(report),
     }
+
+
+def _named_first(grid: Grid) -> Grid:
+    """Return a table of tensors whose layer and tensor come first, where a phone shows them."""
+    rows = []
+    for *figures, tensor, layer in grid.rows:
+        rows.append((layer, tensor, *figures))
+    *headings, of_tensor, of_layer = grid.headings
+    return grid._replace(headings=(of_layer, of_tensor, *headings), rows=rows)
 
 
 def _caption_of_ranks(ranks: Sequence[RankReport]) -> str:

@@ -225,6 +225,21 @@ def test_the_page_runs_its_own_script_only() -> None:
     assert "unsafe" not in policy[1]
 
 
+def test_a_row_of_numerics_begins_with_what_it_is_of() -> None:
+    report = inspect(ROOT.parent / "examples" / "data" / "cpu_numerics_outlier")
+    (table,) = re.findall(
+        r'(?s)<section aria-labelledby="numerics">.*?</section>', render(report, "html")
+    )
+    assert re.findall(r'<button type="button">([^<]+)', table)[:2] == [
+        "layer",
+        "tensor",
+    ]
+    assert re.findall(r"<tr><td[^>]*>([^<]+)</td><td[^>]*>([^<]+)", table)[:2] == [
+        ("layers.0.up", "input"),
+        ("layers.0.up", "weight"),
+    ]
+
+
 def test_names_of_steps_do_not_collide_on_a_phone() -> None:
     report = report_of("fp8_compiled")
     rank = report.ranks[0]
