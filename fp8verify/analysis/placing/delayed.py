@@ -78,6 +78,13 @@ class Delayed(NamedTuple):
             legs[position] = ONLY[Leg.DGRAD]
         return known.overruled(legs)._replace(nodes=nodes)
 
+    def owners(self, owners: Sequence[Owner]) -> list[Owner]:
+        """Return the owners of launches with these: they are layers'."""
+        changed = list(owners)
+        for position in self.forward:
+            changed[position] = None
+        return changed
+
 
 def delayed_gradients(
     products: Iterable[Gemm],

@@ -42,8 +42,8 @@ class Gemm(Struct, frozen=True, eq=False):
         makes: the node of autograd that its call made, or -1.
         node: the node that it ran in, or -1.
         multiplies: whether it is a product, and not the reduction of a split one.
-        finishes: the position of the split product whose parts it adds up: the last one on its
-            stream, of the same operator. None if it is a product, or if that one is missing.
+        product: the position of the product that it is of. A reduction adds up the parts of the
+            last one on its stream, of the same operator; otherwise it is its own.
     """
 
     position: int
@@ -56,7 +56,7 @@ class Gemm(Struct, frozen=True, eq=False):
     makes: int
     node: int
     multiplies: bool
-    finishes: int | None
+    product: int
 
     @property
     def is_numbered(self) -> bool:
@@ -95,13 +95,13 @@ def launches_of(trace: Trace, kinds: Kinds) -> list[Gemm]:
         shape = shapes.next_of(number, site)
         stream = columns.stream[index]
         multiplies = kind.multiplies
-        finishes = None
+        product = position
         if not multiplies and stream in before:
-            product = before[stream]
-            if product.kind.op == kind.op:
-                finishes = product.position
+            last = before[stream]
+            if last.kind.op == kind.op:
+                product = last.position
             if kind.precision is Precision.UNKNOWN:
-                precision = product.kind.precision
+                precision = last.kind.precision
                 number = len(kinds.rows) + inherited[number, precision]
                 kind = _as_part(kind, precision)
         gemm = Gemm(
@@ -115,7 +115,7 @@ def launches_of(trace: Trace, kinds: Kinds) -> list[Gemm]:
             makes=site.makes,
             node=site.node,
             multiplies=multiplies,
-            finishes=finishes,
+            product=product,
         )
         launches.append(gemm)
         if multiplies:

@@ -8,6 +8,7 @@ from typing import NamedTuple, TypeAlias
 
 from fp8verify.analysis.kinds import GemmShape, Kinds, is_of_graph
 from fp8verify.analysis.placing.known import (
+    FORWARD,
     LEG_OF,
     ONLY,
     Known,
@@ -86,7 +87,9 @@ def nodes_of(products: Iterable[Gemm], known: Known) -> Nodes:
 
 
 def legs_by_nodes(nodes: Nodes, known: Known) -> Known:
-    """Settle legs by the number of gradients of a call: dgrad and wgrad, the last layer first.
+    """Settle legs by nodes that ran: what made one is a forward product.
+
+    By the number of its gradients these are dgrad and wgrad, the last layer first.
 
     The first layer has no dgrad, if its input takes no gradient. Where single gradients are many,
     as beside adapters, these are of frozen weights too, and stay what they may be. Gradients
@@ -97,6 +100,8 @@ def legs_by_nodes(nodes: Nodes, known: Known) -> Known:
     evidence: dict[int, Legs] = {}
     shapes = list(known.shapes)
     for node in ran:
+        for gemm in node.forward:
+            evidence[gemm.position] = FORWARD
         for gemm, work in _in_turn(node, is_first_rare=is_first_rare):
             position = gemm.position
             evidence[position] = ONLY[work.leg]

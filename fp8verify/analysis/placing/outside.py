@@ -8,7 +8,7 @@ tokens, (n, tokens) by (tokens, k).
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Sequence, Set
+from collections.abc import Iterable, Sequence
 from itertools import zip_longest
 from math import prod
 from typing import Final, NamedTuple, TypeAlias
@@ -20,7 +20,6 @@ from fp8verify.analysis.placing.known import (
     GRADIENTS,
     ONLY,
     OUTSIDE,
-    Evidence,
     Known,
 )
 from fp8verify.analysis.placing.launches import Gemm
@@ -30,37 +29,6 @@ from fp8verify.terms import BACKWARD_LEGS, GRADIENT_LEGS, Leg
 
 _Sides: TypeAlias = "frozenset[int]"  # outputs and inputs
 _AS_EVIDENCE: Final = {leg: ONLY[leg] for leg in GRADIENT_LEGS}
-
-
-class _Calls(NamedTuple):
-    """Calls of forward products, by autograd's numbers.
-
-    Attributes:
-        trains: those whose nodes ran.
-        makers: those that may have gradients; empty if nothing is numbered.
-    """
-
-    trains: Set[int]
-    makers: Set[int]
-
-
-def _calls_of(products: Iterable[Gemm], nodes: Nodes) -> _Calls:
-    """Return the calls of products of layers.
-
-    Where autograd numbers calls, one without a node has no gradient: an optimizer's product. One
-    that is no node's last call only has the number of the next node; a joint graph has no nodes.
-    """
-    trains: set[int] = set()
-    every: set[int] = set()
-    for node in nodes.values():
-        call = node.forward[0].call
-        every.add(call)
-        if node.gradients:
-            trains.add(call)
-    if trains:
-        return _Calls(trains, every)
-    numbered = {gemm.call for gemm in products if gemm.is_numbered}
-    return _Calls(trains, numbered)
 
 
 def legs_by_sizes(
@@ -75,12 +43,10 @@ def legs_by_sizes(
         known: what is known of them.
         nodes: of autograd.
     """
-    calls = _calls_of(products, nodes)
-    known = known.narrowed(_forward_calls(products, known, calls))
     forward, seemingly = _forward_shapes(products, known)
     sure = {shape[1:] for shape in forward}
     delayed = _delayed(forward, seemingly)
-    missing = _Missing(calls)
+    missing = _Missing(nodes)
     missing.layers.update(map(_sides_of_layer, forward))
     turned: set[int] = set()
     after_gradient = False
@@ -105,19 +71,6 @@ def legs_by_sizes(
             turned.add(gemm.step)
         found[gemm.position] = _AS_EVIDENCE.get(leg, ANY)
     return known.narrowed(found)
-
-
-def _forward_calls(
-    products: Iterable[Gemm],
-    known: Known,
-    calls: _Calls,
-) -> Evidence:
-    """Return the products whose calls train, though they may be anything by their operators."""
-    found = {}
-    for gemm in products:
-        if known.legs[gemm.position] == OUTSIDE and gemm.call in calls.trains:
-            found[gemm.position] = FORWARD
-    return found
 
 
 def legs_in_log(products: Sequence[Gemm], known: Known) -> Known:
@@ -192,15 +145,30 @@ _PARTS: Final = {
 }
 
 
+def _numbered_products(nodes: Nodes) -> set[int]:
+    """Return the positions of the products whose calls made nodes of autograd's.
+
+    Where it numbers calls, one without a node has no gradient: an optimizer's product. One that is
+    no node's last call only has the number of the next node; a joint graph has no nodes.
+    """
+    found = set()
+    for node in nodes.values():
+        for gemm in node.forward:
+            if gemm.is_numbered:
+                found.add(gemm.position)
+    return found
+
+
 class _Missing:
     """The gradients that the forward products so far still lack, by their sizes.
 
     wgrad counts by its work and the sides of its layer, as it may run in parts.
     """
 
-    def __init__(self, calls: _Calls) -> None:
+    def __init__(self, nodes: Nodes) -> None:
         self.layers: set[_Sides] = set()
-        self._calls = calls
+        self._any_ran = any(node.gradients for node in nodes.values())
+        self._of_nodes = _numbered_products(nodes)
         self._dgrad: dict[Size, float] = defaultdict(float)
         self._wgrad: dict[_Sides, float] = defaultdict(float)
 
@@ -224,7 +192,7 @@ class _Missing:
             is_layers = _sides_of_layer(shape) in self.layers
             if not is_layers or (in_backward and not is_dgrad):
                 return Leg.WGRAD
-        if not is_dgrad or self._calls.trains:
+        if not is_dgrad or self._any_ran:
             return Leg.FPROP
         return Leg.DGRAD if in_backward or wgrad_follows else Leg.FPROP
 
@@ -249,8 +217,7 @@ class _Missing:
 
     def _add(self, gemm: Gemm, shape: GemmShape) -> None:
         """Expect the gradients of a forward product, if its call may have any."""
-        makers = self._calls.makers
-        if not makers or gemm.call in makers:
+        if not self._of_nodes or gemm.position in self._of_nodes:
             sides = _sides_of_layer(shape)
             self._dgrad[shape[1:]] += 1
             self._wgrad[sides] += prod(shape)

@@ -32,7 +32,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from msgspec import Struct
-from msgspec.structs import replace
 
 from fp8verify.analysis.kinds import GemmShape, Kinds
 from fp8verify.analysis.placing.calls import InCall, calls_of
@@ -125,8 +124,7 @@ def place(trace: Trace, kinds: Kinds) -> list[Placed]:
     before_updates = updates.before_them(_products(launches))
     delayed = delayed_gradients(before_updates, owners, known, nodes)
     known = delayed.applied(known)
-    for position in delayed.forward:
-        owners[position] = None
+    owners = delayed.owners(owners)
     products = _products(_of_layers(launches, owners))
 
     known = legs_by_nodes(nodes, known)
@@ -148,7 +146,7 @@ def place(trace: Trace, kinds: Kinds) -> list[Placed]:
     calls = calls_of(training, known, pairs.forward)
     placed = []
     for gemm in launches:
-        position = gemm.position
+        position = gemm.product
         of_launch = Placed(
             gemm=gemm,
             owner=owners[position],
@@ -158,10 +156,10 @@ def place(trace: Trace, kinds: Kinds) -> list[Placed]:
             forward=pairs.forward.get(position),
             trained=pairs.trained[position],
             micro_batch=micro_batches.get(position, 0),
-            call=calls.get(position),
+            call=calls.get(gemm.position),
         )
         placed.append(of_launch)
-    return _with_parts(placed)
+    return placed
 
 
 def _of_layers(launches: Iterable[Gemm], owners: Sequence[Owner]) -> list[Gemm]:
@@ -170,16 +168,3 @@ def _of_layers(launches: Iterable[Gemm], owners: Sequence[Owner]) -> list[Gemm]:
 
 def _products(launches: Iterable[Gemm]) -> list[Gemm]:
     return [gemm for gemm in launches if gemm.multiplies]
-
-
-def _with_parts(placed: list[Placed]) -> list[Placed]:
-    """Return all launches with the reductions of split products where these are."""
-    joined = []
-    for of_launch in placed:
-        gemm = of_launch.gemm
-        if gemm.finishes is not None:
-            of_product = placed[gemm.finishes]
-            joined.append(replace(of_product, gemm=gemm, call=None))
-        else:
-            joined.append(of_launch)
-    return joined

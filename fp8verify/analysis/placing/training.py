@@ -340,11 +340,9 @@ def forward_outside_operators(
     Their launches are no graph's, so autograd made no node for them; and no node lacks a gradient
     that they could be.
     """
-    if not nodes:
+    is_whole = all(node.is_whole for node in nodes.values())
+    if not nodes or not is_whole:
         return {}
-    for node in nodes.values():
-        if not node.is_whole:
-            return {}
     outside = []
     for gemm in products:
         leg = known.leg(gemm)
