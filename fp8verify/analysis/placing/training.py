@@ -81,16 +81,16 @@ def pairs_of(
                 leg = known.leg(gemm)
                 trained[gemm.position] = leg is not Leg.FPROP
         return Pairs(trained, {})
-    for gemm in products:
-        # Gradients train, and products whose call made a node that ran; others not yet.
-        leg = known.leg(gemm)
-        is_forward = leg in (Leg.FPROP, Leg.UNKNOWN)
-        trained[gemm.position] = not is_forward or _made_what_ran(gemm, ran)
-    forward = _pair(products, known, nodes, trained)
+    waiting = _WaitingFor(products, known, nodes)
+    forward = waiting.pair(products)
+    trains = waiting.taken | _of_nodes(nodes)
     # Steps that are cut between forward and backward pass end with a forward pass that trains.
-    is_cut = not trace.steps or _any_of_step_before(products, known, forward)
-    if is_cut:
-        _train_last(products, known, trained)
+    if not trace.steps or _any_of_step_before(products, known, forward):
+        trains |= _behind_last_gradient(products, known)
+    for gemm in products:
+        is_forward = known.leg(gemm) in (Leg.FPROP, Leg.UNKNOWN)
+        is_idle = is_forward and gemm.position not in trains
+        trained[gemm.position] = not is_idle or _made_what_ran(gemm, ran)
     return Pairs(trained, forward)
 
 
@@ -106,32 +106,15 @@ def _made_what_ran(gemm: Gemm, ran: Ran) -> bool:
     return not of_node.isdisjoint(gemm.kind.op.around)
 
 
-def _pair(
-    products: Iterable[Gemm],
-    known: Known,
-    nodes: Nodes,
-    trained: list[bool],
-) -> dict[int, Gemm]:
-    """Return the forward products of gradients, and mark in `trained` what these train."""
-    waiting_for = _WaitingFor(products, known, nodes, trained)
-    found = {}
-    for gemm in products:
-        leg = known.leg(gemm)
-        node = known.node(gemm)
-        waiting = waiting_for.node_of(gemm, node)
-        is_of_call = node in nodes
-        if leg is Leg.RECOMPUTE and gemm.makes >= 0:
-            waiting.recompute(gemm, of_call=is_of_call)
-        elif leg in BACKWARD_LEGS:
-            forward = waiting.take(gemm, leg)
-            if forward is not None:
-                found[gemm.position] = forward
-            if is_of_call and not nodes[node].is_of_graph:
-                # All products of a layer's call train; those of a compiled graph need not.
-                for of_call in nodes[node].forward:
-                    trained[of_call.position] = True
-        if leg is Leg.FPROP and gemm.makes < OURS:
-            waiting_for.add(gemm)
+def _of_nodes(nodes: Nodes) -> set[int]:
+    """Return the positions of the products of layers' calls whose nodes ran.
+
+    Those of a compiled graph need not all train.
+    """
+    found: set[int] = set()
+    for node in nodes.values():
+        if node.gradients and not node.is_of_graph:
+            found.update(gemm.position for gemm in node.forward)
     return found
 
 
@@ -150,12 +133,8 @@ def _any_of_step_before(
     return False
 
 
-def _train_last(
-    products: Sequence[Gemm],
-    known: Known,
-    trained: list[bool],
-) -> None:
-    """Let forward products behind the last gradient train, as its pass may be cut away."""
+def _behind_last_gradient(products: Sequence[Gemm], known: Known) -> set[int]:
+    """Return the positions of forward products whose backward pass may be cut away."""
     last = 0
     # Where autograd numbers calls, one without a number ran under no_grad, and never trains.
     any_numbered = False
@@ -163,10 +142,12 @@ def _train_last(
         if known.leg(gemm) in BACKWARD_LEGS:
             last = place
         any_numbered |= gemm.is_numbered
+    found = set()
     for gemm in products[last:]:
         may_train = gemm.makes >= 0 or not any_numbered
         if may_train and known.leg(gemm) is Leg.FPROP:
-            trained[gemm.position] = True
+            found.add(gemm.position)
+    return found
 
 
 class _Waiting:
@@ -175,11 +156,11 @@ class _Waiting:
     def __init__(
         self,
         known: Known,
-        trained: list[bool],
+        gone: set[int],
         gemms: Iterable[Gemm] = (),
     ) -> None:
         self._known = known
-        self._trained = trained
+        self._gone = gone
         self._open: dict[Size, list[Gemm]] = defaultdict(list)
         self._taken: dict[Size, _Taken] = defaultdict(_none_taken)
         self._last: dict[Size, Gemm] = {}
@@ -228,11 +209,11 @@ class _Waiting:
 
     def _mark(self, size: Size) -> None:
         waiting = self._open[size]
-        while waiting and self._trained[waiting[-1].position]:
+        while waiting and waiting[-1].position in self._gone:
             waiting.pop()
         if waiting:
             forward = waiting.pop()
-            self._trained[forward.position] = True
+            self._gone.add(forward.position)
             self._last[size] = forward
 
     def _forward_size(self, gemm: Gemm, leg: Leg) -> Size:
@@ -255,6 +236,9 @@ class _WaitingFor:
 
     A node with a number is of a numbered call, where other nodes of its function are; and that of
     a compiled graph is of such a graph, if the trace shows what these ran.
+
+    Attributes:
+        taken: the positions of the forward products that gradients took, or that ran again.
     """
 
     def __init__(
@@ -262,20 +246,38 @@ class _WaitingFor:
         products: Iterable[Gemm],
         known: Known,
         nodes: Nodes,
-        trained: list[bool],
     ) -> None:
+        self.taken: set[int] = set()
+        self._known = known
         self._by_node: dict[int, _Waiting] = {}
-        self._numbered = _Waiting(known, trained)
+        self._numbered = _Waiting(known, self.taken)
         self._numbered_functions: set[str | None] = set()
-        self._of_graphs = _Waiting(known, trained)
+        self._of_graphs = _Waiting(known, self.taken)
         self._has_graphs = False
-        self._all = _Waiting(known, trained)
+        self._all = _Waiting(known, self.taken)
         for number, node in nodes.items():
-            self._by_node[number] = _Waiting(known, trained, node.forward)
+            self._by_node[number] = _Waiting(known, self.taken, node.forward)
         for gemm in products:
             if known.node(gemm) in nodes:
                 function = _innermost_function(gemm.kind)
                 self._numbered_functions.add(function)
+
+    def pair(self, products: Iterable[Gemm]) -> dict[int, Gemm]:
+        """Return the forward products of gradients, by the positions of these."""
+        found = {}
+        for gemm in products:
+            leg = self._known.leg(gemm)
+            node = self._known.node(gemm)
+            waiting = self.node_of(gemm, node)
+            if leg is Leg.RECOMPUTE and gemm.makes >= 0:
+                waiting.recompute(gemm, of_call=node in self._by_node)
+            elif leg in BACKWARD_LEGS:
+                forward = waiting.take(gemm, leg)
+                if forward is not None:
+                    found[gemm.position] = forward
+            elif leg is Leg.FPROP and gemm.makes < OURS:
+                self.add(gemm)
+        return found
 
     def add(self, gemm: Gemm) -> None:
         """Add a forward product."""
