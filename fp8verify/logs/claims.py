@@ -191,22 +191,25 @@ class _Scan:
         )
 
     def _add(self, message: Message, line: Line) -> bool:
-        """Keep what a message claims; return whether it claims anything."""
+        """Keep what a message claims; return whether it claims anything.
+
+        A plain sentence on a warm-up takes claims back, whether or not the log counts steps as it
+        does. Where it does, the steps that it names are not to run in low precision.
+        """
         row = rows.match(message.text, message.setting)
         if row is None:
-            claim = _claim_of_sentence(message, line.number, self._source)
-            phase = None
+            claim, phase = _claim_of_sentence(message, line.number, self._source)
         else:
             claim = _claim_of_row(row, message, line.number, self._source)
             phase = _phase_of_row(row, claim) if claim else None
         if claim is None:
             return False
-        topic = _topic(claim)
+        if row is None or phase is None:
+            self._keep(Statement(claim, _topic(claim), message.rank))
         if phase is not None:
             # A window in none of its steps is told of it.
             self._mention(line, off=False)
-            topic = "phase"
-        self._keep(Statement(claim, topic, message.rank, phase=phase))
+            self._keep(Statement(claim, "phase", message.rank, phase=phase))
         return True
 
     def _keep(self, statement: Statement) -> None:
@@ -342,15 +345,16 @@ def _claim_of_sentence(
     message: Message,
     number: int,
     source: str,
-) -> Claim | None:
-    """Return what a message claims in plain words."""
-    if message.denied:
-        return None
-    clause = plain.read(message.text, message.prefix)
+) -> tuple[Claim | None, PhaseClaim | None]:
+    """Return what a message claims in plain words, and the steps for which it says so."""
+    clause = None if message.denied else plain.read(message.text, message.prefix)
     if clause is None:
-        return None
+        return None, None
     sentence = rows.sentence_of(message.text, clause.end)
-    return _understood(_claim(OWN, clause.says, sentence, number, source))
+    claim = _understood(_claim(OWN, clause.says, sentence, number, source))
+    if clause.until is None:
+        return claim, None
+    return claim, PhaseClaim(HIGH_PRECISION, None, clause.until)
 
 
 def _claim(

@@ -42,6 +42,11 @@ _FOREIGN = lazy_pattern(
 )
 
 
+_STEPS = lazy_pattern(
+    r"\b(?P<count>\d{1,9}) (?:training |optimizer )?(?:steps?|iterations?|updates?)\b"
+    r"|\b(?:step|iteration|update) (?P<step>\d{1,9})\b",
+    re.IGNORECASE,
+)
 # A count of the layers that can be converted: “21 linear layers”, “96 linears”.
 LINEARS: Final = r"\d{1,7} (?:linear (?:layer|module)|(?:float8|fp8)?linear)s\b"
 _LINEARS = lazy_pattern(rf"\b{LINEARS}", re.IGNORECASE)
@@ -53,10 +58,12 @@ class Clause(NamedTuple):
     Attributes:
         says: "fp8" (it claims low precision) or "not_fp8".
         end: where it ends in the message.
+        until: the last step for which it holds; None for all, or if it names none.
     """
 
     says: str
     end: int
+    until: int | None = None
 
 
 @cache
@@ -113,7 +120,8 @@ def read(text: str, prefix: str = "") -> Clause | None:
         if "doubt" in said:
             return None
         if _denies(said):
-            return Clause("not_fp8", end)
+            until = _last_step(text[start:end]) if "while" in said else None
+            return Clause("not_fp8", end, until)
         if is_first and _claims(said):
             rest = _rest_of_sentence(text, end)
             counts = _LINEARS.search(text, start, end) is not None
@@ -122,6 +130,14 @@ def read(text: str, prefix: str = "") -> Clause | None:
         is_first = is_first and (is_label or not said - {"low"})
         is_labelled = is_labelled or is_label
     return None
+
+
+def _last_step(clause: str) -> int | None:
+    """Return the number of steps that a clause names: “BF16 for the first 100 steps”."""
+    found = _STEPS.search(clause)
+    if found is None:
+        return None
+    return int(found["count"] or found["step"])
 
 
 def _is_label(prefix: str) -> bool:

@@ -111,6 +111,22 @@ def test_steps_of_a_warm_up_were_not_to_be_fp8(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
+    ("until", "verdict"), [(100, "ACTIVE"), (99, "PARTIAL"), (90, "PARTIAL")]
+)
+def test_a_warm_up_in_plain_words_excuses_its_steps_alone(
+    until: int, verdict: str, tmp_path: Path
+) -> None:
+    losses = "step 100 loss 2.1\nstep 110 loss 2.0\n"
+    log = f"fp8: BF16 for the first {until} steps, then float8\n{losses}"
+    build = TraceBuilder(tmp_path, rank=0)
+    for step in (100, 101, 102):
+        build.step(step).linear(M, N, K, fp8=step > 100)
+    report = build.capture(module("up", N, K), log=log)
+    assert report.verdict == verdict
+    assert ("step-without-fp8" in codes(report)) is (verdict == "PARTIAL")
+
+
+@pytest.mark.parametrize(
     ("after", "steps", "verdict"),
     [
         ("", (100, 101), "CONTRADICTED"),

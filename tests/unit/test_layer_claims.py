@@ -73,9 +73,12 @@ def test_lines_that_name_no_format_claim_nothing_of_layers(line: str) -> None:
         ("Training in bf16 for the first 500 steps", [("high_precision", None, 500)]),
         # A row that leaves its step out holds for all.
         ("FP8 training enabled", []),
-        # Sentences of no row: which steps they mean is not read.
+        # Sentences of no row: only a warm-up's steps are read.
         ("FP8 training enabled from step 500", []),
-        ("BF16 warm-up for the first 500 steps, then FP8", []),
+        (
+            "BF16 warm-up for the first 500 steps, then FP8",
+            [("high_precision", None, 500)],
+        ),
     ],
 )  # fmt: skip
 def test_a_declared_line_may_hold_for_some_steps_only(

@@ -38,6 +38,26 @@ def says(text: str) -> str | None:
     return None if clause is None else clause.says
 
 
+@pytest.mark.parametrize(
+    ("text", "until"),
+    [
+        ("BF16 warm-up for 100 steps", 100),
+        ("fp8: BF16 for the first 4 steps, then float8 in 21 linear layers", 4),
+        ("Using BF16 until step 8", 8),
+        ("BF16 warm-up", None),
+        ("BF16 in the first 2 layers", None),
+        ("falling back to bf16 in step 12", None),
+        ("FP8 training disabled for 16 layers", None),
+    ],
+)
+def test_what_holds_for_a_while_says_until_which_step(
+    text: str, until: int | None
+) -> None:
+    clause = plain.read(text)
+    assert clause is not None
+    assert (clause.says, clause.until) == ("not_fp8", until)
+
+
 def test_the_table_has_sixty_words_at_most() -> None:
     words = [word for words in plain.table().values() for word in words]
     assert len(words) <= 60

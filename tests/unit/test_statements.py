@@ -161,7 +161,7 @@ def test_a_rank_states_its_own_phase() -> None:
     "line", [PHASE, "BF16 warm-up for 2000 steps", "bf16 until step 9"]
 )
 def test_a_sentence_of_no_row_on_a_warm_up_takes_a_claim_back(line: str) -> None:
-    """Which steps it means is not read: nobody is accused of what may be meant so."""
+    """Without steps that the log counts, nobody is accused of what may be meant so."""
     claims = read_text(f"{CLAIM}\n{line}").claims_at()
     assert [claim.says for claim in claims] == ["revoked", "not_fp8"]
 
