@@ -66,6 +66,7 @@ class Fact(str, Enum):
     ONE_RANK = "one-rank"  # other ranks ran it in FP8
     EXPERTS = "experts"  # it is the experts'
     SAME_CALLS = "same-calls"  # steps or ranks with the same GEMMs ran in FP8
+    LATER = "later"  # a step before it is among these
     OTHER_CALLS = "other-calls"  # each of its calls ran in FP8 in other executions
     LISTED = "listed"  # the module list has its layers as converted
     UNLISTED = "listed-elsewhere"  # lists of other ranks do, those of its own do not

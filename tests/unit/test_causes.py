@@ -108,3 +108,14 @@ def test_of_several_kernels_of_unknown_precision_the_longest_is_named(
     build.launch("another_gemm_kernel", None, us=10)
     said = "kernels of unknown precision, most of it in triton_tem_fused_mm_3"
     assert said in build.report().reason
+
+
+@pytest.mark.parametrize(("high", "may_be_warm_up"), [(1, True), (2, False)])
+def test_a_step_behind_one_in_fp8_is_no_warm_up(
+    build: TraceBuilder, high: int, may_be_warm_up: bool
+) -> None:
+    for step in (1, 2, 3):
+        build.step(step).linear(64, 32, 16, fp8=step != high)
+    findings = build.report().findings
+    (found,) = (one for one in findings if one.code == "step-without-fp8")
+    assert ("warm-up" in found.hint) is may_be_warm_up

@@ -275,6 +275,7 @@ class ShortfallFacts:
                 Fact.ONE_RANK: is_of_ranks and bool(self._whole_ranks),
                 Fact.EXPERTS: layers_of(self._cells) == {EXPERTS},
                 Fact.SAME_CALLS: bool(self._same_calls),
+                Fact.LATER: self._is_later(),
                 Fact.OTHER_CALLS: ran_low_elsewhere(self._ledger, self._cells),
                 Fact.LISTED: listed is True,
                 Fact.UNLISTED: is_of_ranks and listed is False,
@@ -290,6 +291,11 @@ class ShortfallFacts:
             if name in self._short.coordinates:
                 return with_same_calls(self._ledger, self._cells, name)
         return []
+
+    def _is_later(self) -> bool:
+        """Whether the same ran in low precision in a step before it: then it is no warm-up."""
+        first = min(cell.step for cell in self._cells)
+        return any(cell.step < first for cell in self._same_calls)
 
     @cached_property
     def _whole_ranks(self) -> list[int]:
