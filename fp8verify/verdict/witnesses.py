@@ -124,10 +124,15 @@ def _by_counts(
         left_out = passes * (total - converted)
         # What ran beyond the layers of the log is of others.
         high = max(left_out, forward - passes * converted)
+        least = all_but(entries, high)
+        launches = launches_of(entries)
+        # Of fewer layers, as of experts, one may have run more often.
+        if forward < total and launches <= forward:
+            least = float(launches - high)
         yield said(
             Witness.COUNT,
             entries,
-            all_but(entries, high),
+            least,
             is_sure=is_sure and is_exact and forward >= total,
         )
 
