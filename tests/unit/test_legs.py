@@ -268,6 +268,19 @@ def test_gradients_have_the_sizes_of_the_call_that_made_their_node() -> None:
     ]
 
 
+def test_gradients_are_of_the_micro_batch_of_their_forward_product() -> None:
+    # GPipe: all forward passes before all backward passes, first in, first out.
+    forward = te("_Linear", (32, 16), (64, 16), calls=4)
+    backward = te("_LinearBackward", (64, 32), calls=8)
+    order = [(0, n) for n in range(4)] + [(1, n // 2) for n in range(8)]
+    products, gradients = placed(order, forward, backward)
+    assert [one.micro_batch for one in products] == [0, 1, 2, 3]
+    assert [one.micro_batch for one in gradients] == [0, 0, 1, 1, 2, 2, 3, 3]
+    assert [one.forward for one in gradients] == [
+        one.gemm for one in products for _ in range(2)
+    ]
+
+
 def test_one_layer_whose_input_takes_no_gradient_has_no_dgrad() -> None:
     forward = te("_Linear", (32, 16), (64, 16), calls=3)
     backward = te("_LinearBackward", (64, 32), calls=5)
