@@ -6,11 +6,10 @@ casts the operands of a layer right before its GEMM, on the same stream.
 
 from __future__ import annotations
 
-import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable
 from math import prod
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 from fp8verify.analysis.kinds import Kind, Kinds, gemm_shape
 from fp8verify.analysis.placing import Placed
@@ -18,17 +17,12 @@ from fp8verify.analysis.purpose import (
     CONSUMERS,
     FP8_FUNCTIONS,
     FP8_TYPE,
-    MAX_NAME,
-    QUANTIZING,
     gathers,
     of_the_model,
     takes_fp8,
 )
-from fp8verify.patterns import lazy_pattern
 from fp8verify.terms import Leg
 from fp8verify.trace import Trace
-
-_READS: Final = lazy_pattern(r"dequant|upcast", re.IGNORECASE)
 
 
 class _Cast(NamedTuple):
@@ -97,9 +91,8 @@ def _cast_of(kind: Kind) -> _Cast | None:
             fp8_sizes.add(prod(dims))
     inside = not FP8_FUNCTIONS.isdisjoint(op.around)
     if not takes_fp8(op) or inside or not names:
-        casts = kind.role in QUANTIZING and kind.is_low
-        is_named = casts and not _READS.search(kind.name[:MAX_NAME])
-        feeds_any = is_named or (inside and takes_fp8(op))
+        # What casts by name alone may be anything's: it counts where FP8 is requested.
+        feeds_any = inside and takes_fp8(op)
         return _Cast(None) if feeds_any else None
     first_is_fp8 = FP8_TYPE.search(names[0]) is not None
     first_is_output = op.name == "aten::copy_"

@@ -545,6 +545,26 @@ def test_only_rounded_activations_that_are_read_back_are_emulation(
     assert build.report().verdict == expected
 
 
+CAST_BY_NAME = (
+    "void at::native::vectorized_elementwise_kernel<4, at::native::"
+    "float8_copy_kernel_cuda(at::TensorIteratorBase&)::{lambda(float)#1}>"
+)
+
+
+@pytest.mark.parametrize(
+    ("log", "expected"),
+    [("", "INACTIVE"), ("FP8 training enabled\n", "EMULATED")],
+)
+def test_casts_by_name_alone_are_emulation_where_fp8_is_requested(
+    build: TraceBuilder, log: str, expected: str
+) -> None:
+    """They may as well pack activations for the backward pass, or an optimizer's states."""
+    for _ in range(6):
+        build.launch(CAST_BY_NAME, "aten::copy_")
+    build.linear(M, N, K, fp8=False)
+    assert build.report(log=log).verdict == expected
+
+
 # -- hardware -------------------------------------------------------------------------------------
 
 TRITON = "triton_tem_fused__scaled_mm_t_3"
