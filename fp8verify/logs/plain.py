@@ -110,7 +110,8 @@ def read(text: str, prefix: str = "") -> Clause | None:
     for start, end in _clauses(text):
         if _OF_ANOTHER.search(text, start, end):
             return None
-        said = _meanings(text[start:end])
+        own = _meanings(text[start:end])
+        said = own
         is_label = said == {"low"}
         if is_first and is_labelled:
             said = said | {"low"}
@@ -120,7 +121,9 @@ def read(text: str, prefix: str = "") -> Clause | None:
         if "doubt" in said:
             return None
         if _denies(said):
-            until = _last_step(text[start:end]) if "while" in said else None
+            # “FP8 until step 8” holds low precision up to there, and not the other.
+            is_warm_up = {"high", "while"} <= own and "low" not in own
+            until = _last_step(text[start:end]) if is_warm_up else None
             return Clause("not_fp8", end, until)
         if is_first and _claims(said):
             rest = _rest_of_sentence(text, end)

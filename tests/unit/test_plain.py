@@ -46,6 +46,7 @@ def says(text: str) -> str | None:
         ("Using BF16 until step 8", 8),
         ("BF16 warm-up", None),
         ("BF16 in the first 2 layers", None),
+        ("FP8 training active until step 8", None),
         ("falling back to bf16 in step 12", None),
         ("FP8 training disabled for 16 layers", None),
     ],
