@@ -24,6 +24,7 @@ from fp8verify.capture.names import METAS, REPORT
 from fp8verify.errors import InputError, UsageError
 from fp8verify.files import writing
 from fp8verify.record.lines import say
+from fp8verify.record.threads import hearing, start_deaf
 
 if TYPE_CHECKING:
     from fp8verify.capture.schema import RankMeta
@@ -167,7 +168,7 @@ class Judge:
             self._waiting.append((folder, log))
             if self._thread is None:
                 self._thread = threading.Thread(target=self._judge_all, daemon=True)
-                self._thread.start()
+                start_deaf(self._thread)
 
     def wait(self) -> None:
         """Return when all are judged."""
@@ -191,7 +192,7 @@ class Judge:
                     return
                 folder, log = self._waiting.popleft()
                 self._process = None
-                with suppress(OSError):
+                with suppress(OSError), hearing():
                     self._process = _start_process()
             self._take(folder, self._ask(folder, log))
 
@@ -342,7 +343,7 @@ class Watcher:
             yield
             return
         thread = threading.Thread(target=self.follow, args=(capture, stop), daemon=True)
-        thread.start()
+        start_deaf(thread)
         try:
             yield
         finally:
@@ -489,14 +490,15 @@ class RunWatch(Watcher):
         """Run a shell command, for which the next window waits, and return how it failed."""
         if time.monotonic() > self._last_call:
             return "was not run: the run had ended"
-        process = subprocess.Popen(  # noqa: S602 - a command of the user's, for a shell
-            command,
-            shell=True,
-            stdin=subprocess.DEVNULL,
-            stdout=sys.stderr or subprocess.DEVNULL,  # None if it is closed
-            env={**os.environ, **variables},
-            start_new_session=True,  # what it started can be ended with it
-        )
+        with hearing():
+            process = subprocess.Popen(  # noqa: S602 - a command of the user's, for a shell
+                command,
+                shell=True,
+                stdin=subprocess.DEVNULL,
+                stdout=sys.stderr or subprocess.DEVNULL,  # None if it is closed
+                env={**os.environ, **variables},
+                start_new_session=True,  # what it started can be ended with it
+            )
         try:
             code = process.wait(COMMAND_S)
         except subprocess.TimeoutExpired:

@@ -30,6 +30,7 @@ from fp8verify.record.terminal import (
     controls_us,
     copy_window_size,
 )
+from fp8verify.record.threads import start_deaf
 
 TYPE_CHECKING = False  # as in typing, which takes longer to import than all the rest
 if TYPE_CHECKING:
@@ -133,7 +134,7 @@ class Output:
             on_broken: called with the place of an end whose target has no reader any more.
         """
         for logged in self._files:
-            logged.start()
+            start_deaf(logged)
         if self.log is not None:
             self._relay = Relay(self.log, self.ends, on_broken)
 
@@ -328,7 +329,7 @@ class Relay:
             for place, end in enumerate(ends)
         ]
         for stream in self._streams:
-            stream.start()
+            start_deaf(stream)
 
     def join(self) -> None:
         """Return when no process can write any more."""

@@ -17,6 +17,8 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from queue import SimpleQueue
 
+from fp8verify.record.threads import start_deaf
+
 TYPE_CHECKING = False  # as in typing, which takes longer to import than all the rest
 if TYPE_CHECKING:
     import subprocess
@@ -79,8 +81,10 @@ class SignalForwarder:
         self._shares_group = shares_group
         early = self._arrived.qsize()
         self._script = script
-        threading.Thread(target=self._forward, args=(early,), daemon=True).start()
-        threading.Thread(target=self._wait_for_faults, daemon=True).start()
+        forward = threading.Thread(target=self._forward, args=(early,), daemon=True)
+        start_deaf(forward)
+        faults = threading.Thread(target=self._wait_for_faults, daemon=True)
+        start_deaf(faults)
 
     def take(self, number: int, _: FrameType | None = None) -> None:
         """Handle a signal; what is done about it takes a moment."""

@@ -17,6 +17,8 @@ import threading
 import time
 from contextlib import suppress
 
+from fp8verify.record.threads import start_deaf
+
 TYPE_CHECKING = False  # as in typing, which takes longer to import than all the rest
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -151,7 +153,7 @@ class Terminal:
         self._tell_keeper = tell_keeper
         self._tell_job = tell_job
         self._wake = os.pipe()
-        self._keys.start()
+        start_deaf(self._keys)
 
     def close(self) -> None:
         """Give the terminal back as it was."""

@@ -117,6 +117,29 @@ def test_signals_reach_the_script_once(tmp_path: Path, number: signal.Signals) -
     assert child.wait(timeout=PATIENCE_S) == 2
 
 
+def test_a_signal_right_behind_another_does_not_wait_for_a_third(
+    tmp_path: Path,
+) -> None:
+    """Slurm sends SIGCONT and SIGTERM to a step, both to the runner alone."""
+    script = (
+        "heard = []\nnumbers = {signal.SIGCONT, signal.SIGTERM}\n"
+        "for number in numbers: signal.signal(number, lambda n, _: heard.append(n))\n"
+        "pathlib.Path('ready').touch()\n"
+        "for turn in range(10):\n"
+        "    while set(heard) != numbers: time.sleep(0.01)\n"
+        "    heard.clear()\n"
+        "    pathlib.Path(f'heard{turn}').touch()\n"
+    )
+    child = begun(tmp_path, script, "ready")
+
+    for turn in range(10):
+        child.send_signal(signal.SIGCONT)
+        child.send_signal(signal.SIGTERM)
+        wait_until((tmp_path / f"heard{turn}").exists)
+
+    assert child.wait(timeout=PATIENCE_S) == 0
+
+
 def test_every_signal_to_the_group_reaches_the_script_once(tmp_path: Path) -> None:
     script = (
         "kept = {signal.SIGKILL, signal.SIGSTOP, signal.SIGCHLD, signal.SIGSEGV}\n"
