@@ -258,7 +258,8 @@ def keyboard() -> Iterator[Keyboard]:
     ours_in, theirs_out = os.pipe()
     # Virtual time would not wait for keys.
     flags = [flag for flag in FLAGS if "virtual-time" not in flag]
-    with tempfile.TemporaryDirectory() as folder:
+    # Its helper processes may write for a moment longer than it lives.
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
         command = [sys.executable, "-c", _TO_PIPES, str(theirs_in), str(theirs_out)]
         command += [program, *flags, "--remote-debugging-pipe"]
         command.append(f"--user-data-dir={folder}")
