@@ -7,22 +7,18 @@ have run in low precision, so that is a warning and no verdict.
 
 from __future__ import annotations
 
-import re
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from itertools import pairwise
-from typing import Final, NamedTuple, TypeAlias
+from itertools import filterfalse, pairwise
+from typing import NamedTuple, TypeAlias
 
 from fp8verify.analysis.kinds import EXPERTS
 from fp8verify.capture.schema import ModuleRecord
 from fp8verify.terms import Leg
 from fp8verify.thresholds import HALF, LEAST_BLOCKS, MOST_APART
-from fp8verify.verdict.blocks import in_blocks
+from fp8verify.verdict.blocks import between, block_in, in_blocks
 from fp8verify.verdict.ledger import Layer, Ledger, Program
 from fp8verify.verdict.statements import Statements
-
-# The number of a block within the name of a layer.
-_BLOCK: Final = re.compile(r"\.(\d+)\.")
 
 
 class Apart(NamedTuple):
@@ -86,19 +82,32 @@ class _Ran:
 
 
 _ByBlock: TypeAlias = "dict[int, _Ran]"
+_ByPosition: TypeAlias = "dict[_Position, _ByBlock]"
 
 
-def calls_apart(ledger: Ledger, statements: Statements, rank: int) -> Iterator[Apart]:
-    """Yield the calls of a rank that ran in high precision in few inner blocks alone."""
-    positions: dict[_Position, _ByBlock] = defaultdict(dict)
+def _no_positions() -> _ByPosition:
+    return defaultdict(dict)
+
+
+def calls_apart(ledger: Ledger, statements: Statements) -> dict[int, list[Apart]]:
+    """Return by rank the calls that ran in high precision in few inner blocks alone."""
+    ran: dict[int, _ByPosition] = defaultdict(_no_positions)
     for program in ledger.programs:
-        executions = 0
-        for place in program.places:
-            is_high = statements.is_high(place)
-            executions += place.rank == rank and not is_high
-        if executions:
-            for call in _calls(program, rank, statements):
-                _add(positions[call.position], call, program, executions)
+        free = filterfalse(statements.is_high, program.places)
+        executions = Counter(place.rank for place in free)
+        # Ranks with equal module lists have equal calls.
+        by_context: dict[int, list[_Call]] = {}
+        for rank, count in executions.items():
+            context = statements.context(rank)
+            if context not in by_context:
+                calls = _calls(program, rank, statements)
+                by_context[context] = list(calls)
+            for call in by_context[context]:
+                _add(ran[rank][call.position], call, program, count)
+    return {rank: list(_apart(positions)) for rank, positions in ran.items()}
+
+
+def _apart(positions: _ByPosition) -> Iterator[Apart]:
     for position, by_block in positions.items():
         for block in _odd(by_block, is_named=bool(position.name)):
             ran = by_block[block]
@@ -134,11 +143,9 @@ def _odd(by_block: Mapping[int, _Ran], *, is_named: bool) -> Sequence[int]:
     """
     low = [block for block, ran in by_block.items() if ran.is_low]
     high = [block for block, ran in by_block.items() if ran.is_high]
-    if len(low) + len(high) < len(by_block) or not low:
+    if len(low) + len(high) < len(by_block):
         return ()
-    first = min(low)
-    last = max(low)
-    inner = [block for block in sorted(high) if first < block < last]
+    inner = between(sorted(high), low)
     most = HALF if is_named else MOST_APART
     are_few = len(inner) < most * len(by_block)
     if not are_few or _is_regular(high):
@@ -173,16 +180,17 @@ def _named_calls(
         are_open = all(map(statements.is_open, modules))
         # Neighbors of one size may be called in another order than they are listed.
         names = tuple(module.fqn for module in modules)
+        block = block_in(names[0])
+        if block is None or not are_open:
+            continue
         for number, place in enumerate(places):
-            name = _BLOCK.split(names[0], maxsplit=1)
-            if are_open and len(name) == 3:
-                position = _Position(
-                    name=f"{name[0]}.*.{name[2]}",
-                    layer=program.calls[place].size,
-                    number=number,
-                    blocks=0,
-                )
-                yield _Call(position, int(name[1]), place, names)
+            position = _Position(
+                name=block.layer,
+                layer=program.calls[place].size,
+                number=number,
+                blocks=0,
+            )
+            yield _Call(position, block.number, place, names)
 
 
 def _modules_of_calls(
@@ -207,13 +215,14 @@ def _calls_in_order(program: Program) -> Iterator[_Call]:
     blocks = in_blocks(slots, None)
     for place in program.forward_calls:
         slot = program.by_call[place][0].slot
-        block = blocks.block_of(slot)
-        if block is None or slot.layer == EXPERTS:
+        in_block = blocks.place_of(slot)
+        if in_block is None or slot.layer == EXPERTS:
             continue
+        block, number = in_block
         position = _Position(
             name="",
             layer=slot.layer,
-            number=slot.number % (slot.of // blocks.total),
+            number=number,
             blocks=blocks.total,
         )
         yield _Call(position, block, place, ())

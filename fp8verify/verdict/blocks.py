@@ -1,14 +1,50 @@
-"""Which blocks of a model the calls are of, by their order: equal blocks call equally many layers."""
+"""Which blocks of a model calls are of: by their order, as equal blocks call equally many layers.
+
+The names of layers have the number of their block.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from math import gcd
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
+from fp8verify.patterns import lazy_pattern
 from fp8verify.terms import Leg
 from fp8verify.verdict.ledger import Cell, Ledger, Slot
 from fp8verify.verdict.pins import Blocks
+
+# The number of a block within the name of a layer.
+_NUMBER: Final = lazy_pattern(r"\.(\d+)\.")
+
+
+class NamedBlock(NamedTuple):
+    """A layer by what it is called in all blocks, and the number of its block."""
+
+    layer: str
+    number: int
+
+
+def block_in(name: str) -> NamedBlock | None:
+    """Return the block of a layer by its name, which has the number of the block first.
+
+    Of "layers.3.mlp.up" that is "layers.*.mlp.up" and 3; None is returned of "lm_head".
+    """
+    parts = _NUMBER.split(name, maxsplit=1)
+    if len(parts) != 3:
+        return None
+    before, number, after = parts
+    return NamedBlock(f"{before}.*.{after}", int(number))
+
+
+def between(blocks: Iterable[int], ends: Iterable[int]) -> list[int]:
+    """Return those of blocks that are behind the first and before the last of others."""
+    in_order = sorted(ends)
+    inner = []
+    for block in blocks:
+        if in_order and in_order[0] < block < in_order[-1]:
+            inner.append(block)
+    return inner
 
 
 class InBlocks(NamedTuple):
@@ -22,12 +58,23 @@ class InBlocks(NamedTuple):
     total: int
     pinned: frozenset[int]
 
-    def block_of(self, slot: Slot) -> int | None:
-        """Return the number of the block that makes a call; None if it is not known."""
+    def place_of(self, slot: Slot) -> tuple[int, int] | None:
+        """Return the block that makes a call, and which of those of its layer in the block it is.
+
+        None is returned if that is not known.
+        """
         if self.total < 2 or slot.of % self.total or not _repeats(slot):
             return None
         each = slot.of // self.total
-        return slot.number // each
+        return divmod(slot.number, each)
+
+    def block_of(self, slot: Slot) -> int | None:
+        """Return the number of the block that makes a call; None if it is not known."""
+        place = self.place_of(slot)
+        if place is None:
+            return None
+        block, _ = place
+        return block
 
     def is_pinned(self, slot: Slot) -> bool:
         """Whether a call is of a block that the log keeps in high precision."""

@@ -18,7 +18,6 @@ from fp8verify.analysis.recorded import recomputed_high
 from fp8verify.capture.schema import ModuleRecord
 from fp8verify.logs.statements import HIGH_PRECISION, LayerClaim
 from fp8verify.model.verdict import Finding
-from fp8verify.patterns import lazy_pattern
 from fp8verify.text import (
     abridged,
     counted,
@@ -29,15 +28,13 @@ from fp8verify.text import (
     shown_size,
 )
 from fp8verify.thresholds import HALF, LAYER_FLOPS, SHOWN, VOCABULARY
+from fp8verify.verdict.blocks import between, block_in
 from fp8verify.verdict.clauses import by_number, optional
 from fp8verify.verdict.expected import CONVERTED, Requested
 from fp8verify.verdict.findings_table import finding, told
 from fp8verify.verdict.pins import HEAD
 from fp8verify.verdict.reasons import cause_without_fp8
 from fp8verify.verdict.selection import in_state, low_of, names_of
-
-# The number of a block within the name of a layer.
-_BLOCK = lazy_pattern(r"\.(\d+)\.")
 
 
 def _named(names: Iterable[str]) -> str:
@@ -141,8 +138,7 @@ _Blocks: TypeAlias = Mapping[int, ModuleRecord]
 class _OfAllBlocks(NamedTuple):
     """What layers of several blocks have in common: their name but for its number, and a size."""
 
-    before: str
-    after: str
+    layer: str
     outputs: int
     inputs: int
 
@@ -180,22 +176,21 @@ def _same_layers(modules: Iterable[ModuleRecord]) -> Iterable[_Blocks]:
     """Return the modules in numbered blocks, those of one name and size together."""
     alike: dict[_OfAllBlocks, dict[int, ModuleRecord]] = defaultdict(dict)
     for module in modules:
-        name = _BLOCK.split(module.fqn, maxsplit=1)
-        if len(name) == 3:
-            before, number, after = name
-            outputs = module.out_features or 0
-            inputs = module.in_features or 0
-            same = _OfAllBlocks(before, after, outputs, inputs)
-            alike[same][int(number)] = module
+        block = block_in(module.fqn)
+        if block is not None:
+            same = _OfAllBlocks(
+                layer=block.layer,
+                outputs=module.out_features or 0,
+                inputs=module.in_features or 0,
+            )
+            alike[same][block.number] = module
     return alike.values()
 
 
 def _inner(blocks: _Blocks) -> list[ModuleRecord]:
     """Return the modules of blocks between the first and the last that were converted."""
     converted = [n for n, module in blocks.items() if module.state in CONVERTED]
-    first = min(converted, default=0)
-    last = max(converted, default=0)
-    return [module for n, module in blocks.items() if first < n < last]
+    return [blocks[number] for number in between(blocks, converted)]
 
 
 def sizes_left_out(

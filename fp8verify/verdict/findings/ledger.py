@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
+from functools import cached_property
 from typing import Final, NamedTuple
 
 from msgspec.structs import replace
@@ -15,13 +16,13 @@ from fp8verify.analysis.rank import RankEvidence
 from fp8verify.model.verdict import Finding
 from fp8verify.terms import LEGS, Leg
 from fp8verify.text import abridged, counted
-from fp8verify.verdict.apart import calls_apart
+from fp8verify.verdict.apart import Apart, calls_apart
 from fp8verify.verdict.expectation import Witness
 from fp8verify.verdict.expected import Requested
 from fp8verify.verdict.explanation import Explanation, Shortfall
 from fp8verify.verdict.findings.names import Names
 from fp8verify.verdict.findings.shortfall import Compared, ShortfallFacts
-from fp8verify.verdict.findings_table import told
+from fp8verify.verdict.findings_table import finding, told
 from fp8verify.verdict.ledger import Cell, Entry, Layer, Ledger
 from fp8verify.verdict.selection import layers_of, of_one_rank, ranks_of
 from fp8verify.verdict.shortfalls import Shortfalls
@@ -221,20 +222,24 @@ class LedgerFindings:
             precision=self.ledger.main_high(cells),
         )
 
+    @cached_property
+    def _calls_apart(self) -> dict[int, list[Apart]]:
+        return calls_apart(self.ledger, self.statements)
+
     def _apart(self, place: int) -> Iterator[Finding]:
         """Yield the layers that ran in high precision in single inner blocks, each once."""
+        calls = self._calls_apart.get(place, ())
+        if not calls or place in self.accused:
+            return
         whose: dict[str, None] = {}
         names: dict[str, None] = {}
-        others = 0
-        for call in calls_apart(self.ledger, self.statements, place):
+        for call in calls:
             whose[name_of_apart(call)] = None
             names.update(dict.fromkeys(call.modules))
-            others = max(others, call.others)
-        is_accused = place in self.accused
-        yield from told(
+        others = max(call.others for call in calls)
+        yield finding(
             "layer-not-fp8",
             "apart",
-            when=whose and not is_accused,
             whose=abridged(list(whose), limits.SHOWN),
             others=counted(others, "other block"),
             format=self._requested.name,
