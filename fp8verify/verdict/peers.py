@@ -78,9 +78,12 @@ class Peers:
         self._statements = statements
         self._most: dict[_Key, int] = defaultdict(int)
         self._irregular = _irregular(ledger)
+        self._units: dict[Program, list[_Unit]] = {}
         for program in ledger.programs:
             ranks = {place.rank for place in program.places}
-            for unit in _units(program):
+            units = list(_units(program))
+            self._units[program] = units
+            for unit in units:
                 for scope in (*ranks, _ALL):
                     key = unit.key(scope)
                     most = self._most[key]
@@ -106,7 +109,7 @@ class Peers:
         is_sure: bool,
     ) -> Iterator[Said]:
         short: dict[tuple[Layer, Leg | None], list[Said]] = defaultdict(list)
-        for unit in _units(program):
+        for unit in self._units[program]:
             lacks = self._lacks(unit, scope)
             layer = unit.slot.layer
             if lacks and not self._may_be_others(unit, place):
