@@ -30,9 +30,8 @@ class _LazyPattern:
         self.flags = flags
 
     def __getattr__(self, name: str) -> Any:
-        if name.startswith(
-            "__"
-        ):  # pickling asks these of an object that is not yet filled
+        # Pickling asks for these of an object that is not yet filled.
+        if name.startswith("__"):
             raise AttributeError(name)
         compiled = re.compile(self.pattern, self.flags)
         for method in _METHODS:

@@ -276,7 +276,7 @@ _UPDATES = (
 # flash_bwd_dq_dk_dv_loop_kernel, layer_norm_grad_input_kernel, cunn_SoftMaxBackward, and what
 # Inductor names after its operators: triton_per_fused_native_layer_norm_backward_3.
 _BACKWARD_NAME = r".*(?:backward|(?<![a-z])bwd(?![a-z])|(?<![a-z])[dw]?grad(?:ient)?s?(?![a-z])|GradInput)"
-MAX_NAME = 400
+_MAX_NAME = 400
 
 
 def is_update(kind: Kind) -> bool:
@@ -291,7 +291,7 @@ def is_of_optimizer(name: str) -> bool:
     """Whether an operator, a kernel or a range by its name is of an optimizer's step."""
     if _RANGE.match(name) and "zero_grad" not in name:
         return True
-    return re.match(_UPDATES, name[:MAX_NAME], re.IGNORECASE) is not None
+    return re.match(_UPDATES, name[:_MAX_NAME], re.IGNORECASE) is not None
 
 
 def has_gradient(kind: Kind) -> bool:
@@ -305,4 +305,4 @@ def is_of_backward(kind: Kind) -> bool:
     if has_gradient(kind):
         return True
     flags = re.IGNORECASE | re.DOTALL
-    return re.match(_BACKWARD_NAME, kind.name[:MAX_NAME], flags) is not None
+    return re.match(_BACKWARD_NAME, kind.name[:_MAX_NAME], flags) is not None
