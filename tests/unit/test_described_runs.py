@@ -45,8 +45,13 @@ STRING = re.compile(r'"((?:[^"\\]|\\.)*)"')  # of a JSON document
 
 def described_runs() -> Iterator[Run]:
     for file in sorted((Path(__file__).parent / "runs").glob("*.yaml")):
-        for run in yaml.load(file.read_text(encoding="utf-8"), LOADER):
-            yield {**run, "file": file.name}
+        text = file.read_text(encoding="utf-8")
+        lines = []
+        for number, line in enumerate(text.splitlines(), start=1):
+            if line.startswith("- it:"):
+                lines.append(number)
+        for number, run in zip(lines, yaml.load(text, LOADER), strict=True):
+            yield {**run, "place": f"{file.name}:{number}"}
 
 
 def spelled_out(calls: list[Any]) -> Iterator[Call]:
@@ -159,7 +164,7 @@ def fail_with(run: Run, changed: list[str]) -> None:
     """Fail if anything that a description says has changed."""
     if changed:
         lines = "\n".join(changed)
-        where = f"tests/unit/runs/{run['file']}"
+        where = f"tests/unit/runs/{run['place']}"
         pytest.fail(f"{where} (- described, + now)\n{lines}", pytrace=False)
 
 
