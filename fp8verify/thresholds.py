@@ -1,8 +1,8 @@
 """Every threshold that decides a verdict or what a report says: its value, its unit, its source.
 
 The comment above each says what it is a share or a number of, and where it comes from; "ours" lies
-well outside what sound runs showed on an H200. docs/verdicts.md lists those that
-decide a verdict.
+well outside what sound runs showed on an H200. docs/verdicts.md lists those of the
+first section.
 """
 
 from __future__ import annotations

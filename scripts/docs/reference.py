@@ -49,7 +49,7 @@ def verdicts() -> str:
 def limits() -> str:
     """Make the table of thresholds that decide most verdicts: what their comments say of them."""
     text = Path(thresholds.__file__).read_text(encoding="utf-8")
-    deciding = text.partition("# ---- kernels that may be products")[0]
+    deciding = text.partition("# ---- the verdict\n")[2].partition("# ---- ")[0]
     rows = re.findall(r"^((?:#(?! ----).*\n)+)((?:[A-Z].*\n)+)", deciding, re.MULTILINE)
     lines = []
     for comment, definitions in rows:
