@@ -44,6 +44,7 @@ GEMM_ROLES = ("gemm", "grouped_gemm")
 
 
 TRUTH = "truth"
+REQUIRED = frozenset({"family", "role", "confidence"})
 
 
 class Row(NamedTuple):
@@ -95,8 +96,12 @@ def read(path: Path) -> list[Row]:
     """Read the table and decode every name in it."""
     with path.open(newline="", encoding="utf-8") as stream:
         rows = csv.DictReader(stream)
-        if TRUTH in (rows.fieldnames or ()):
+        columns = set(rows.fieldnames or ())
+        if TRUTH in columns:
             return [_of_truth(row["name"], row[TRUTH]) for row in rows]
+        missing = REQUIRED - columns
+        if missing:
+            sys.exit(f"{path} lacks the columns {', '.join(sorted(missing))}.")
         return [
             Row(
                 row.get("kernel_name") or row["name"],
