@@ -75,7 +75,7 @@ class TraceEvidence(  # type: ignore[misc]  # msgspec lets a frozen class extend
         others: other kernels by kind.
         executions: the calls of layers that train, in the order of the executions.
         optimizer: the GEMMs of the optimizer.
-        copies: ns of memcpy and memset.
+        copies: ns by kind, "memcpy" and "memset".
         error: why a trace of the rank could not be read.
         casts: ns in casts and scales by layer, where the trace names layers.
         naming: the eager step that named the layers, if one did.

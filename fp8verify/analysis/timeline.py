@@ -34,7 +34,7 @@ class Timeline(NamedTuple):
 
     Attributes:
         span: from the start of the first kernel to the end of the last.
-        busy: in which any kernel ran.
+        busy: in which any kernel ran; copies are none.
         communication: in which communication kernels ran.
         exposed: in which nothing but communication kernels ran.
         steps: of each step, from the end of the one before it to the end of its own last kernel,
