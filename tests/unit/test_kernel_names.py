@@ -14,12 +14,13 @@ from fp8verify.terms import Precision, Role
 def labelled_names() -> list[dict[str, str]]:
     """Return the rows of kernel_names.csv, a name each.
 
-    `source` is the family, or the list that the name is from. A cell may hold several right answers; "-" is what the name does not say, and an empty cell is
-    not compared. Names of `public_sources` were labelled by what the source computes before they
-    were decoded: what may be weights alone, or an imitation, must never be called FP8. They come
-    from the sources and traces of DeepGEMM, FlashInfer, Transformer Engine, Primus-Turbo, torchao,
-    aiter, hpc-ops, Liger, hipBLASLt, SGLang and of smaller projects; some names of helpers are
-    variations of such.
+    `source` is the family, or the list that the name is from. A cell may hold several right
+    answers; "-" is what the name does not say, and an empty cell is not compared.
+
+    Names of `public_sources` were labelled by what the source computes before they were decoded:
+    what may be weights alone, or an imitation, must never be called FP8. They come from the sources
+    and traces of DeepGEMM, FlashInfer, Transformer Engine, Primus-Turbo, torchao, aiter, hpc-ops,
+    Liger, hipBLASLt, SGLang and of smaller projects; some names of helpers are variations of such.
     """
     with (Path(__file__).parent / "kernel_names.csv").open(
         encoding="utf-8", newline=""
