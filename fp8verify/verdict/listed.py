@@ -42,7 +42,7 @@ from fp8verify.verdict.ledger import (
     legs_of,
     turned,
 )
-from fp8verify.verdict.order import Named, is_expert
+from fp8verify.verdict.order import Named, has_experts
 from fp8verify.verdict.readings import High, Launches, high_launches
 from fp8verify.verdict.statements import Statements
 
@@ -71,7 +71,7 @@ def by_list(
                 forward += len(products)
             stated = _of_layer(leg, entries, forward, modules, statements)
             # In order, the blocks of experts are known.
-            is_sure = bool(in_order) and any(map(is_expert, modules))
+            is_sure = bool(in_order) and has_experts(modules)
             yield _surely(stated) if is_sure else stated
     yield from _without_sizes(program, place, statements)
     yield from _of_modules_without_calls(program, place, statements)
@@ -289,7 +289,7 @@ def _of_whole_list(
     # Which of the experts ran is open, and whether a router is among the calls. Beside launches of
     # no known leg, which may be all of the model's, those with an operator may be others.
     is_unknown = Leg.UNKNOWN in by_leg and len(by_leg) > 1
-    is_sure = not is_unknown and not any(map(is_expert, modules))
+    is_sure = not is_unknown and not has_experts(modules)
     for leg, entries in _joined(by_leg):
         ran = _counted(leg, entries, forward or None)
         high = high_launches(ran, modules, statements)
@@ -314,8 +314,7 @@ def _beside_vague(
     """
     forward = by_leg.get(Leg.FPROP, ())
     passes, rest = divmod(len(forward), len(modules))
-    has_experts = any(map(is_expert, modules))
-    if rest or has_experts or Leg.BACKWARD not in by_leg:
+    if rest or has_experts(modules) or Leg.BACKWARD not in by_leg:
         return
     for leg in filterfalse(statements.leaves_high, GRADIENT_LEGS):
         entries = by_leg.get(leg, ())

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import groupby
 from typing import Final, NamedTuple, TypeAlias, TypeVar
 
@@ -38,6 +38,11 @@ class Part(NamedTuple):
 def is_expert(module: ModuleRecord) -> bool:
     """Whether a module is a layer of a single expert, which runs only where tokens go to it."""
     return _EXPERT.search(module.fqn) is not None
+
+
+def has_experts(modules: Iterable[ModuleRecord]) -> bool:
+    """Whether some modules are layers of single experts, of which any number may run."""
+    return any(map(is_expert, modules))
 
 
 def in_order_of_sizes(program: Program, listed: Listed) -> list[Named]:
@@ -126,7 +131,7 @@ def in_order_without_sizes(
     passes = len(calls) // each
     in_order = [*listed] * passes
     is_whole = len(in_order) == len(calls)
-    is_open = has_sizes or has_unknown or _has_experts(listed)
+    is_open = has_sizes or has_unknown or has_experts(_modules_of(listed))
     if is_open or not is_whole:
         return []
     found = _named(calls, in_order)
@@ -169,8 +174,9 @@ def _low_calls(program: Program, places: Iterable[int]) -> int:
     return low
 
 
-def _has_experts(listed: Listed) -> bool:
-    return any(is_expert(module) for _, module in listed)
+def _modules_of(listed: Listed) -> Iterator[ModuleRecord]:
+    for _, module in listed:
+        yield module
 
 
 def order_of_replay(listed: Listed, launches: int) -> list[Part]:
@@ -185,7 +191,7 @@ def order_of_replay(listed: Listed, launches: int) -> list[Part]:
     missing = passes * each - launches
     without_dgrad, rest = divmod(missing, passes)
     most = min(FIRST_LAYERS, len(listed))
-    if rest or without_dgrad > most or _has_experts(listed):
+    if rest or without_dgrad > most or has_experts(_modules_of(listed)):
         return []
     forward: list[Part] = []
     backward: list[Part] = []

@@ -22,9 +22,9 @@ from fp8verify.verdict.order import (
     Listed,
     Named,
     Part,
+    has_experts,
     in_order_of_sizes,
     in_order_without_sizes,
-    is_expert,
     order_of_replay,
 )
 from fp8verify.verdict.pins import NO_PINS, Pins
@@ -189,7 +189,7 @@ class Statements:
 
     def has_experts(self, rank: int) -> bool:
         """Whether the list has layers of single experts, of which any number may run."""
-        return any(map(is_expert, self._lists[rank]))
+        return has_experts(self._lists[rank])
 
     def _listed_sizes(self, rank: int) -> Listed:
         """Return the sizes that the modules of a rank have, in the order of the list."""
