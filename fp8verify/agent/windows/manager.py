@@ -389,8 +389,9 @@ class WindowManager:
         self.record.fail(reason)
         self._instruments.call("drop")
         session = self._session
+        is_prepared = self._is_prepared
         self._session = None
-        if session is not None and session.state == "prepared":
+        if session is not None and is_prepared:
             with quietly(Exception):  # the GPU may have failed
                 session.drop()
         elif session is not None and not session.stop_on_its_thread():
