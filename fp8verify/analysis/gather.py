@@ -372,15 +372,15 @@ def _joined_bounds(parts: Iterable[TraceEvidence]) -> tuple[int, int] | None:
 
 def _joined_totals(parts: Iterable[TraceEvidence]) -> list[KindTotal]:
     """Add up the kernels that are no GEMMs by kind."""
-    calls = Counter[Kind]()
-    times = Counter[Kind]()
+    launches = Counter[Kind]()
+    amounts = Counter[Kind]()
     for part in parts:
         for total in part.others:
-            calls[total.kind] += total.calls
-            times[total.kind] += total.amount
+            launches[total.kind] += total.kernels
+            amounts[total.kind] += total.amount
     totals = []
-    for kind, time_ns in times.items():
-        totals.append(KindTotal(kind, calls[kind], time_ns))
+    for kind, amount in amounts.items():
+        totals.append(KindTotal(kind, launches[kind], amount))
     return totals
 
 

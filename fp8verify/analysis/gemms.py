@@ -103,8 +103,8 @@ def name_conflicts(
     for total in others:
         is_atens = total.kind.op.name.startswith("aten::")
         if is_atens and _GENERATED.match(total.kind.name):
-            compared += total.calls
-            conflicts += total.calls
+            compared += total.kernels
+            conflicts += total.kernels
     return conflicts, compared
 
 

@@ -335,20 +335,16 @@ class KindTotal(NamedTuple):
     """All launches of a kind that is not a GEMM, and what a GEMM has in addition.
 
     Attributes:
+        kernels: launches, as of a `GemmRow`.
         amount: the work of all launches, in ns or in MFLOPs, as of a `GemmRow`.
     """
 
     kind: Kind
-    calls: int
+    kernels: int
     amount: int
     leg: Leg | None = None
     shape: GemmShape | None = None
     flops: int | None = None
-
-    @property
-    def kernels(self) -> int:
-        """Launches."""
-        return self.calls
 
 
 class Kinds:

@@ -240,7 +240,7 @@ def _overhead(others: Iterable[KindTotal]) -> tuple[TaxEntry, ...]:
                 leg=_leg_of(op),
                 fused=total.kind.classification.library != "PyTorch",
             )
-            calls[cost] += total.calls
+            calls[cost] += total.kernels
             times[cost] += total.amount
     rows = []
     for cost, time_ns in times.items():

@@ -188,7 +188,7 @@ class RankEvidence(Struct, frozen=True, eq=False, dict=True):
         casts = 0
         for total in self.trace.others:
             if total.kind.role in QUANTIZING and of_the_model(total.kind.op):
-                casts += total.calls
+                casts += total.kernels
         return casts * GEMMS_PER_CAST >= self.gemm.launches > 0
 
     @property

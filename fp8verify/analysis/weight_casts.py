@@ -113,7 +113,7 @@ def _of_one_operator(
     for total in totals:
         op_ns += total.amount
         if total.kind.role is Role.CAST_QUANTIZE:
-            casts += total.calls
+            casts += total.kernels
     if op.name != _WEIGHT_AND_INPUT or len(op.dims) < 2 or not gemms:
         return casts, op_ns
     weights = max(0, casts - gemms)

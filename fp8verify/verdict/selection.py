@@ -12,13 +12,6 @@ from fp8verify.verdict.expected import CONVERTED
 from fp8verify.verdict.ledger import Cell, Layer, Place
 
 
-class _Launched(Protocol):
-    """A row of kernels, and how many GEMMs or other calls they are."""
-
-    @property
-    def calls(self) -> int: ...
-
-
 class _Measured(Protocol):
     """A row of kernels, and their work in ns, or in MFLOPs of a BLAS log."""
 
@@ -26,8 +19,8 @@ class _Measured(Protocol):
     def amount(self) -> int: ...
 
 
-def calls_of(rows: Iterable[_Launched]) -> int:
-    """Return how many GEMMs, or other calls, rows have."""
+def calls_of(rows: Iterable[GemmRow]) -> int:
+    """Return how many GEMMs rows have."""
     calls = 0
     for row in rows:
         calls += row.calls

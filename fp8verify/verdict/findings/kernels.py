@@ -280,12 +280,13 @@ def opaque_kernels(rank: RankEvidence, _: Requested) -> Iterator[Finding]:
     share = opaque_share(rank)
     time_ns = rank.opaque_ns
     gemm_ns = rank.linear.total_ns
+    count = sum(total.kernels for total in rank.unrecognized)
     names = [_with_operator(total.kind) for total in rank.unrecognized]
     yield from told(
         "opaque-kernels",
         optional("many", when=share >= MANY_OPAQUE),
         when=share >= NEGLIGIBLE,
-        count=calls_of(rank.unrecognized),
+        count=count,
         ms=time_ns / 1e6,
         share=optional(f", {time_ns / (gemm_ns or 1):.1%} of GEMM time", when=gemm_ns),
         kernels=listed(names, _NAMED),
