@@ -25,6 +25,7 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
         per_rank: whether it holds on each of the ranks by itself.
         verdict: what it makes of its ranks, such as PARTIAL; null where they may be ACTIVE.
         gpu_share: share of GPU time that its cause costs; null where that is not known.
+        needs_nothing: whether `hint` says that nothing is to be done.
     """
 
     code: str
@@ -36,6 +37,7 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
     per_rank: bool = False
     verdict: Verdict | None = None
     gpu_share: float | None = None
+    needs_nothing: bool = False
 
     def sentence(self, *, alone: bool) -> str:
         """Return the message, with the ranks that it holds on unless there is only one.

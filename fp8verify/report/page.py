@@ -12,8 +12,7 @@ from fp8verify.model.verdict import Finding
 from fp8verify.terms import Severity, Verdict
 from fp8verify.text import capital
 from fp8verify.thresholds import COSTLY
-from fp8verify.verdict.advice import Fact
-from fp8verify.verdict.findings_table import findings_table, viewed
+from fp8verify.verdict.findings_table import viewed
 
 GOOD = "good"
 FAIR = "fair"
@@ -218,7 +217,8 @@ class Page(NamedTuple):
         minor: list[Finding] = []
         if limiting is not None:
             minor += filter(_costs_little, self.reports)
-        settled = list(filter(_needs_nothing, self.reports))
+        # What is worth doing comes before it.
+        settled = [finding for finding in self.reports if finding.needs_nothing]
         yield from self._graver(fixes, [*minor, *settled])
         if speed is not None:
             yield speed
@@ -277,17 +277,6 @@ def _by_cost(finding: Finding) -> tuple[bool, float]:
     if not is_warning or finding.gpu_share is None:
         return is_warning, -COSTLY
     return is_warning, -finding.gpu_share
-
-
-# Where its FP8 weights are frozen, there is nothing to do about a leg without FP8.
-_LEGS = "leg-not-fp8"
-
-
-def _needs_nothing(finding: Finding) -> bool:
-    """Whether a warning says that there is nothing to do: what is worth doing comes before it."""
-    frozen = frozenset({Fact.FROZEN.value})
-    nothing_to_do = findings_table()[_LEGS][""].hint_for(frozen)
-    return finding.code == _LEGS and finding.hint.startswith(nothing_to_do)
 
 
 def _costs_little(finding: Finding) -> bool:

@@ -23,10 +23,17 @@ from fp8verify.verdict.clauses import optional
 
 
 class Piece(NamedTuple):
-    """A piece of advice, and the facts of a run that it needs; "not " before one denies it."""
+    """A piece of advice.
+
+    Attributes:
+        text: what it says.
+        needs: the facts of a run that it needs; "not " before one denies it.
+        settles: whether it says that nothing is to be done.
+    """
 
     text: str
     needs: tuple[str, ...] = ()
+    settles: bool = False
 
     def fits(self, holds: frozenset[str]) -> bool:
         """Whether the facts that hold of a run allow it."""
@@ -66,6 +73,13 @@ class Case(NamedTuple):
         fitting = [piece.text for piece in self.pieces if piece.fits(holds)]
         return " ".join(fitting)
 
+    def needs_nothing(self, holds: frozenset[str]) -> bool:
+        """Whether its advice begins with that nothing is to be done, where certain facts hold."""
+        for piece in self.pieces:
+            if piece.fits(holds):
+                return piece.settles
+        return False
+
 
 def finding(
     code: str,
@@ -104,6 +118,7 @@ def finding(
         ranks=tuple(ranks),
         layers=tuple(dict.fromkeys(layers)),
         gpu_share=gpu_share,
+        needs_nothing=found.needs_nothing(holds),
     )
 
 
@@ -221,7 +236,8 @@ def _pieces(hint: str | list[_Fields]) -> tuple[Piece, ...]:
     pieces = []
     for row in hint:
         needs = tuple(row.get("needs", ()))
-        pieces.append(Piece(row["text"], needs))
+        settles = row.get("settles", False)
+        pieces.append(Piece(row["text"], needs, settles))
     return tuple(pieces)
 
 
