@@ -12,7 +12,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import IO, Any
 
-from fp8verify.errors import UsageError
+from fp8verify.errors import InputError, UsageError
 
 # Parts of keys that the TOML reader may walk over, each a microsecond and up to 8 bytes: it keeps
 # every prefix of a dotted key, behind all parts of its table.
@@ -52,6 +52,21 @@ def open_private(path: Path, *, new: bool = False) -> IO[bytes]:
     how = os.O_EXCL if new else os.O_TRUNC
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | how, PRIVATE_FILE)
     return os.fdopen(descriptor, "wb")
+
+
+@contextmanager
+def reading(
+    path: Path | str, hint: str = "Check the name and the permissions."
+) -> Iterator[None]:
+    """Turn a failure to read a file of the user's into an error with a hint.
+
+    Raises:
+        InputError: it cannot be read.
+    """
+    try:
+        yield
+    except OSError as error:
+        raise InputError(f"Cannot read {path}: {error.strerror}.", hint) from None
 
 
 @contextmanager

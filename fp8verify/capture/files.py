@@ -27,7 +27,13 @@ from fp8verify.capture.schema import (
     WindowRecord,
 )
 from fp8verify.errors import InputError
-from fp8verify.files import PRIVATE_FILE, open_private, open_regular, replacing
+from fp8verify.files import (
+    PRIVATE_FILE,
+    open_private,
+    open_regular,
+    reading,
+    replacing,
+)
 from fp8verify.text import clean, clean_json
 
 Names = tuple[str, ...]
@@ -107,14 +113,8 @@ def _read(
     Raises:
         InputError: it cannot be read, or is not such a file.
     """
-    try:
-        with open_regular(path) as file:
-            data = file.read(MAX_BYTES + 1)
-    except OSError as error:
-        raise InputError(
-            f"Cannot read {path}: {error.strerror}.",
-            "Check the name and the permissions.",
-        ) from None
+    with reading(path), open_regular(path) as file:
+        data = file.read(MAX_BYTES + 1)
     try:
         if len(data) > MAX_BYTES:
             raise ValueError(f"it is larger than {MAX_BYTES >> 20} MB")

@@ -11,7 +11,7 @@ from shutil import which
 from typing import Final, NamedTuple
 
 from fp8verify.errors import InputError
-from fp8verify.files import open_regular
+from fp8verify.files import open_regular, reading
 from fp8verify.kernels.describe import Operands
 from fp8verify.kernels.machine_code import (
     MachineCode,
@@ -127,14 +127,8 @@ def _answer(code: MachineCode) -> str:
 
 
 def _text(path: Path) -> str:
-    try:
-        with open_regular(path) as file:
-            data = file.read(MAX_BYTES + 1)
-    except OSError as error:
-        raise InputError(
-            f"Cannot read {path}: {error.strerror}.",
-            "Check the name and the permissions.",
-        ) from None
+    with reading(path), open_regular(path) as file:
+        data = file.read(MAX_BYTES + 1)
     if len(data) > MAX_BYTES:
         raise InputError(
             f"{path} is larger than {MAX_BYTES >> 20} MB.",

@@ -19,7 +19,7 @@ from typing import IO, Any, NamedTuple
 import yaml
 
 from fp8verify.errors import InputError, UsageError
-from fp8verify.files import open_regular, parse_toml
+from fp8verify.files import open_regular, parse_toml, reading
 from fp8verify.preflight.launch_script import read_launch_script
 
 MAX_BYTES = 1 << 20
@@ -165,14 +165,9 @@ def _extended(values: Mapping[str, Any]) -> str:
 
 
 def _text(path: str) -> str:
-    try:
-        with _opened(path) as file:
-            data = file.read(MAX_BYTES + 1)
-    except OSError as error:
-        raise InputError(
-            f"Cannot read {path}: {error.strerror}.",
-            "Name a configuration file with --config.",
-        ) from None
+    hint = "Name a configuration file with --config."
+    with reading(path, hint), _opened(path) as file:
+        data = file.read(MAX_BYTES + 1)
     if len(data) > MAX_BYTES:
         raise InputError(
             f"{path} is larger than {MAX_BYTES >> 20} MB, the limit for configurations.",
