@@ -100,11 +100,11 @@ def assess(ranks: Sequence[RankEvidence], requested: Requested) -> Judgement:
     judging = _Judging(ranks, requested, parts, forward_only)
     assessed = []
     decided = []
-    for place, reason in enumerate(reasons):
-        found = judging.findings(place)
-        assessment = judging.assess(place, reason, found)
+    for index, reason in enumerate(reasons):
+        found = judging.findings(index)
+        assessment = judging.assess(index, reason, found)
         assessed.append(assessment)
-        decided.append(_decided(found, assessment, alone=place in parts.alone))
+        decided.append(_decided(found, assessment, alone=index in parts.alone))
     return Judgement(
         ranks=assessed,
         findings=join_findings(ranks, decided, requested),
@@ -133,15 +133,15 @@ class _Judging:
         if not any(rank.ran_low for rank in ranks if rank not in forward_only):
             self._accused = set(range(len(ranks)))
 
-    def findings(self, place: int) -> list[Finding]:
+    def findings(self, index: int) -> list[Finding]:
         """Return all findings on a rank, most severe first."""
-        rank = self._ranks[place]
+        rank = self._ranks[index]
         found = [
             *rank_findings(rank, self._requested),
-            *self._parts.findings(place),
-            *self._doubts.findings(place),
+            *self._parts.findings(index),
+            *self._doubts.findings(index),
         ]
-        if self._parts.tells_experts(place):
+        if self._parts.tells_experts(index):
             found = list(filterfalse(_repeats_experts, found))
         if rank in self._forward_only:
             found = list(filterfalse(_is_of_training, found))
@@ -149,27 +149,27 @@ class _Judging:
 
     def assess(
         self,
-        place: int,
+        index: int,
         reason: str,
         found: Sequence[Finding],
     ) -> Assessment:
         """Return what findings make of a rank.
 
         Args:
-            place: of the rank.
+            index: of the rank.
             reason: why its kernels cannot decide, empty if they can.
             found: the findings on it.
         """
-        rank = self._ranks[place]
-        if not reason and self._is_due(place):
+        rank = self._ranks[index]
+        if not reason and self._is_due(index):
             reason = f"{ran_high(rank)}, and {_APART}"
-        is_judged = rank.ran_low or place in self._accused or bool(reason)
+        is_judged = rank.ran_low or index in self._accused or bool(reason)
         short = _as_found(Verdict.PARTIAL, found) or Opinion(Verdict.PARTIAL, "")
         opinions = _settling(rank, reason, found, self._requested)
         settled = first_that_holds(opinions, None)
         opinion = settled or Opinion(Verdict.INCONCLUSIVE, "", short.cause)
         rest = optional(_rest(rank, found, self._requested), when=rank.ran_low)
-        shares = self._measures.shares(place)
+        shares = self._measures.shares(index)
         return Assessment(
             verdict=opinion.verdict,
             reason=opinion.reason,
@@ -178,24 +178,24 @@ class _Judging:
             shortfall=short.reason or None,
             rest=rest or None,
             judged=is_judged and rank not in self._forward_only,
-            expected=self._measures.expected(place),
-            counted=self._measures.counted(place),
+            expected=self._measures.expected(index),
+            counted=self._measures.counted(index),
             low_share=shares.least,
             unknown_share=shares.open,
         )
 
-    def _is_due(self, place: int) -> bool:
+    def _is_due(self, index: int) -> bool:
         """Whether nothing excuses a rank that trains without FP8: log, list, stage, other model."""
-        rank = self._ranks[place]
+        rank = self._ranks[index]
         trains = any(row.leg in TRAINING_LEGS for row in rank.trace.trained)
-        is_told = place in self._accused or rank.ran_low
+        is_told = index in self._accused or rank.ran_low
         may_be_of_all = self._parts.statements.alike and trains and not is_told
-        return may_be_of_all and not self._is_excused(place)
+        return may_be_of_all and not self._is_excused(index)
 
-    def _is_excused(self, place: int) -> bool:
+    def _is_excused(self, index: int) -> bool:
         """Whether a rank runs layers of other widths, or all of its layers may stay high."""
         ledger = self._parts.ledger
-        cells = ledger.of_rank(place)
+        cells = ledger.of_rank(index)
         widths = _widths(cells)
         others = _widths(ledger.cells.keys() - set(cells))
         is_other_model = widths and others and widths.isdisjoint(others)

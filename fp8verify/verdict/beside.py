@@ -100,7 +100,7 @@ def ranks_that_ran_low(
     legs: Collection[Leg],
     among: Iterable[int],
 ) -> list[int]:
-    """Return the ranks among some that ran some legs in low precision, by their places."""
+    """Return the ranks among some that ran some legs in low precision, by their indices."""
     low = set()
     for cell, ran in ledger.cells.items():
         if cell.leg in legs and ran.low:
@@ -121,8 +121,8 @@ def are_listed(
     if not names:
         return None
     are_converted = True
-    for place in ranks_of(short):
-        states = {module.fqn: module.state for module in ranks[place].modules}
+    for index in ranks_of(short):
+        states = {module.fqn: module.state for module in ranks[index].modules}
         if not states.keys() >= set(names):
             return None
         of_names = {states[name] for name in names}

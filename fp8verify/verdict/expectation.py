@@ -36,7 +36,7 @@ class Expected(NamedTuple):
         names: the modules that it is about, if they are known.
         is_sure: whether the launches are surely those that it is about.
         perhaps: how many are expected if what is open is read strictly.
-        calls: the places of their calls in their programs; none stands for all of the cells.
+        calls: the indices of their calls in their programs; none stands for all of the cells.
     """
 
     by: Witness

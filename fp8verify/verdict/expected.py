@@ -62,7 +62,7 @@ class Requested(NamedTuple):
         return last if is_pin else None
 
     def high_steps(self, rank: RankEvidence) -> set[int]:
-        """Return the steps of a rank, by their places, that the log states in high precision."""
+        """Return the steps of a rank, by their indices, that the log states in high precision."""
         found = set()
         for place, step in enumerate(rank.trace.steps):
             number = step.number

@@ -59,9 +59,9 @@ class _InFlops:
             measured=ran.low_work,
         )
 
-    def is_known(self, place: int) -> bool:
+    def is_known(self, index: int) -> bool:
         """Whether the work of all GEMMs of a rank is known."""
-        return self.ledger.in_flops[place]
+        return self.ledger.in_flops[index]
 
 
 class _ByList(_InFlops):
@@ -103,17 +103,17 @@ class _ByList(_InFlops):
             measured=low * ran.low / low_or_lacking,
         )
 
-    def is_known(self, place: int) -> bool:
+    def is_known(self, index: int) -> bool:
         """Whether the list has the sizes of all modules that GEMMs of a rank may be of.
 
         What only its time shows to be a product, and what has no known precision, may be most.
         """
-        cells = self.ledger.of_rank(place)
+        cells = self.ledger.of_rank(index)
         weights = list(map(self._weights, cells))
         are_listed = all(weights)
         lacks_sizes = any(0 in of_cell for of_cell in weights)
         unknown = self.ledger.total(cells).unknown
-        rank = self._ranks[place]
+        rank = self._ranks[index]
         is_open = bool(unknown) or _has_hidden_high(rank)
         return are_listed and not lacks_sizes and not is_open
 
@@ -149,19 +149,19 @@ class Measures:
         for are_in_flops in self._ledger.in_flops:
             weighing = in_flops if are_in_flops else by_list
             self._weighing.append(weighing)
-        places = range(len(ranks))
-        self._expected = list(map(self._expected_of, places))
+        indices = range(len(ranks))
+        self._expected = list(map(self._expected_of, indices))
 
-    def expected(self, place: int) -> ExpectedReport | None:
+    def expected(self, index: int) -> ExpectedReport | None:
         """Return what was to run in low precision on a rank; None if the cells do not show it."""
-        return self._expected[place]
+        return self._expected[index]
 
-    def _expected_of(self, place: int) -> ExpectedReport | None:
-        rank = self._ranks[place]
+    def _expected_of(self, index: int) -> ExpectedReport | None:
+        rank = self._ranks[index]
         modules = [one for one in rank.modules if one.kind in _MULTIPLYING]
         are_known = all(module.state != "unknown" for module in modules)
         is_requested = self._requested.any and are_known
-        work = self._stated_work(place)
+        work = self._stated_work(index)
         if not modules or not is_requested or work is None:
             return None
         left_out = [module for module in modules if not self._is_ever_low(module)]
@@ -174,10 +174,10 @@ class Measures:
             stated=has_high_steps or self._are_pinned(left_out),
         )
 
-    def _stated_work(self, place: int) -> _Work | None:
+    def _stated_work(self, index: int) -> _Work | None:
         """Return shares of a rank's work, None unless something is stated of nearly all of it."""
-        cells = self._ledger.of_rank(place)
-        weighing = self._weighing[place]
+        cells = self._ledger.of_rank(index)
+        weighing = self._weighing[index]
         whole = sum(map(weighing.work, cells))
         stated = 0.0
         low = 0.0
@@ -187,7 +187,7 @@ class Measures:
             stated += of_cell.stated
             low += of_cell.low
             measured += of_cell.measured
-        is_known = weighing.is_known(place)
+        is_known = weighing.is_known(index)
         nearly_all = (1 - NEGLIGIBLE) * whole
         is_stated = whole > 0 and stated >= nearly_all
         if is_known and is_stated:
@@ -215,12 +215,12 @@ class Measures:
         pins = list(map(self._requested.pin, names))
         return bool(pins) and all(pins)
 
-    def counted(self, place: int) -> CountedGemms | None:
+    def counted(self, index: int) -> CountedGemms | None:
         """Return how many GEMMs should have run in low precision, and how many of them did not.
 
         None where that is stated of only some of those that did, or where some perhaps lack.
         """
-        cells = self._ledger.of_rank(place)
+        cells = self._ledger.of_rank(index)
         surely = self._lacking.lacks
         perhaps = self._lacking.may_lack
         low = [cell for cell in cells if self._ledger.cells[cell].low]
@@ -289,17 +289,17 @@ class Measures:
             low += weight * low_legs
         return low / every
 
-    def shares(self, place: int) -> Shares:
+    def shares(self, index: int) -> Shares:
         """Return the least share of a rank's work in low precision, and what is not known."""
-        cells = self._ledger.of_rank(place)
+        cells = self._ledger.of_rank(index)
         ran = self._ledger.total(cells)
         if not ran.launches:
             return Shares(None, 0.0)
         low = ran.low_work
         unknown = ran.work * ran.unknown / ran.launches
-        if not self._ledger.in_flops[place]:
-            rank = self._ranks[place]
-            low = self._low_without_flops(place, cells, ran)
+        if not self._ledger.in_flops[index]:
+            rank = self._ranks[index]
+            low = self._low_without_flops(index, cells, ran)
             unknown = max(unknown, rank.linear.unknown_share_of_time)
         return Shares(
             least=round(low, 6),
@@ -308,7 +308,7 @@ class Measures:
 
     def _low_without_flops(
         self,
-        place: int,
+        index: int,
         cells: Sequence[Cell],
         ran: Tally,
     ) -> float:
@@ -319,8 +319,8 @@ class Measures:
         GEMM is of many experts, and so may be one that only its time shows to be a product: where
         these ran in high precision, time alone does.
         """
-        rank = self._ranks[place]
-        expected = self.expected(place)
+        rank = self._ranks[index]
+        expected = self.expected(index)
         if expected is not None:
             return max(ran.low_work, expected.measured_share_of_flops)
         of_experts = [cell for cell in cells if cell.layer == EXPERTS]

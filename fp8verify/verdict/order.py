@@ -16,13 +16,13 @@ from fp8verify.verdict.ledger import Program
 
 # The sizes that modules have, in the order of the list: some have several.
 Listed: TypeAlias = "Sequence[tuple[tuple[int, int], ModuleRecord]]"
-# Calls that follow one another, by their places, and the modules of one size that they are.
+# Calls that follow one another, by their indices, and the modules of one size that they are.
 Named: TypeAlias = "tuple[list[int], list[ModuleRecord]]"
 _IsLow: TypeAlias = "Callable[[ModuleRecord, Leg], bool]"
 _Size: TypeAlias = "tuple[int, ...] | None"
 # Of experts: how many layers that are none come before, and their size.
 _Gap: TypeAlias = "tuple[int, _Size]"
-# A forward call, by its place.
+# A forward call, by its index.
 _SizedCall: TypeAlias = "tuple[_Size, int]"
 _T = TypeVar("_T")
 # In Mixtral, DeepSeek and Qwen of Hugging Face: "mlp.experts.3.up_proj".
@@ -54,11 +54,11 @@ def in_order_of_sizes(program: Program, listed: Listed) -> list[Named]:
 
 
 def _sized_calls(program: Program) -> list[_SizedCall]:
-    """Return the places of forward calls, each behind its size."""
+    """Return the indices of forward calls, each behind its size."""
     sized = []
-    for place in program.forward_calls:
-        call = program.calls[place]
-        sized.append((call.size, place))
+    for index in program.forward_calls:
+        call = program.calls[index]
+        sized.append((call.size, index))
     return sized
 
 
@@ -135,11 +135,11 @@ def in_order_without_sizes(
     if is_open or not is_whole:
         return []
     found = _named(calls, in_order)
-    for places, modules in found:
+    for indices, modules in found:
         stated = 0
         for module in modules:
             stated += is_low(module, Leg.FPROP)
-        if _low_calls(program, places) > stated:
+        if _low_calls(program, indices) > stated:
             return []
     return found
 
@@ -155,20 +155,20 @@ def _named(calls: Sequence[int], listed: Listed) -> list[Named]:
     found = []
     pairs = zip(calls, listed, strict=True)
     for _, group in groupby(pairs, key=_size_of):
-        places = []
+        indices = []
         modules = []
-        for place, (_, module) in group:
-            places.append(place)
+        for index, (_, module) in group:
+            indices.append(index)
             modules.append(module)
-        found.append((places, modules))
+        found.append((indices, modules))
     return found
 
 
-def _low_calls(program: Program, places: Iterable[int]) -> int:
+def _low_calls(program: Program, indices: Iterable[int]) -> int:
     """Return how many of some calls ran their forward product in low precision."""
     low = 0
-    for place in places:
-        for entry in program.by_call[place]:
+    for index in indices:
+        for entry in program.by_call[index]:
             if entry.leg is Leg.FPROP:
                 low += entry.is_low
     return low

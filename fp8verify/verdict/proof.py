@@ -33,8 +33,8 @@ def prove(parts: LedgerFindings, ranks: Sequence[RankEvidence]) -> Proof | None:
         note = optional(parts.names_of(lacking), when="layer" in names)
         rows.append(_row(parts, ", ".join(values), members, lacking, note))
     numbers: list[int] = []
-    for place in ranks_of(cells):
-        numbers += ranks[place].numbers
+    for index in ranks_of(cells):
+        numbers += ranks[index].numbers
     shown = sorted(rows, key=_is_whole)[:SHOWN_ROWS]
     return Proof(
         coordinate=", ".join(names),

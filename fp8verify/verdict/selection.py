@@ -64,7 +64,7 @@ def converted_of(modules: Iterable[ModuleRecord]) -> list[ModuleRecord]:
 
 
 def ranks_of(cells: Iterable[Cell]) -> frozenset[int]:
-    """Return the places of the ranks of cells."""
+    """Return the indices of the ranks of cells."""
     return frozenset(cell.rank for cell in cells)
 
 

@@ -172,7 +172,7 @@ class Statements:
         return module.state in _OPEN_STATES and not self._is_pinned(module)
 
     def in_order(self, program: Program, rank: int) -> list[Named]:
-        """Return the calls whose modules are known by order: places of calls, and their modules.
+        """Return the calls whose modules are known by order: indices of calls, and their modules.
 
         That is where an execution calls as many layers as are listed, of these sizes in this order;
         without sizes, where none of them runs low that the list keeps in high precision. Neighbors

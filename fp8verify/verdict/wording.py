@@ -136,8 +136,8 @@ def of_gemm_time(
 ) -> str:
     """Say how much of the GEMM time of the ranks of some cells a part is."""
     every: list[Cell] = []
-    for place in ranks_of(cells):
-        every += ledger.of_rank(place)
+    for index in ranks_of(cells):
+        every += ledger.of_rank(index)
     every_ns, _ = ledger.times(every)
     whole_ns = float(every_ns)
     measure = ranks[0].measure
@@ -162,7 +162,7 @@ def _steps_of(cells: Iterable[Cell]) -> int:
 
 def _are_whole(ranks: Sequence[RankEvidence], cells: Iterable[Cell]) -> bool:
     """Whether all kernels were read of the steps of the ranks of cells."""
-    of_ranks = [ranks[place].trace.steps for place in ranks_of(cells)]
+    of_ranks = [ranks[index].trace.steps for index in ranks_of(cells)]
     return all(map(are_whole, of_ranks))
 
 

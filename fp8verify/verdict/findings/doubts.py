@@ -61,62 +61,62 @@ class Doubts:
         self._measures = measures
         self._ledger = parts.ledger
 
-    def findings(self, place: int) -> Iterator[Finding]:
+    def findings(self, index: int) -> Iterator[Finding]:
         """Yield the doubt about a rank, unless it surely lacks something."""
-        rank = self._ranks[place]
-        is_accused = place in self._parts.accused
+        rank = self._ranks[index]
+        is_accused = index in self._parts.accused
         if is_accused or not rank.ran_low:
             return
-        for found in self._open(place):
+        for found in self._open(index):
             yield replace(found, ranks=rank.numbers, per_rank=True)
 
-    def _open(self, place: int) -> Iterator[Finding]:
-        rank = self._ranks[place]
+    def _open(self, index: int) -> Iterator[Finding]:
+        rank = self._ranks[index]
         outside = _outside_of_operators(rank)
         if outside is not None:
             yield outside
             return
-        yield from self._parts.by_names(place)
-        if not self._is_judged(place):
+        yield from self._parts.by_names(index)
+        if not self._is_judged(index):
             return
-        doubt = self._unseen(place) or self._doubt(place)
+        doubt = self._unseen(index) or self._doubt(index)
         if doubt is not None:
             yield doubt
             return
-        yield from self._few(place)
-        yield from self._hidden(place)
+        yield from self._few(index)
+        yield from self._hidden(index)
 
-    def _is_judged(self, place: int) -> bool:
+    def _is_judged(self, index: int) -> bool:
         """Whether what lacks decides, not that nothing trained, nor the share."""
-        if not self._ranks[place].trace.backward:
+        if not self._ranks[index].trace.backward:
             return False
-        shares = self._measures.shares(place)
+        shares = self._measures.shares(index)
         share = shares.least or 0.0
-        is_expected = self._measures.expected(place) is not None
+        is_expected = self._measures.expected(index) is not None
         return is_expected or share >= limits.USUAL_SHARE
 
     # ---- legs
 
-    def _unseen(self, place: int) -> Finding | None:
+    def _unseen(self, index: int) -> Finding | None:
         """Return that a leg which training runs has no GEMM."""
         for leg in LEGS:
-            if self._is_unseen(place, leg):
+            if self._is_unseen(index, leg):
                 return finding("leg-unknown", "unseen", leg=leg.value)
         return None
 
-    def _is_unseen(self, place: int, leg: Leg) -> bool:
+    def _is_unseen(self, index: int, leg: Leg) -> bool:
         """Whether a leg that training runs has no GEMM, and nothing says why."""
-        rank = self._ranks[place]
+        rank = self._ranks[index]
         ledger = self._ledger
         vague: tuple[Leg, ...] = tuple(VAGUE_LEGS)
         if leg is Leg.FPROP:
             vague = (Leg.UNKNOWN,)
-        is_seen = ledger.of_rank(place, leg, *vague)
+        is_seen = ledger.of_rank(index, leg, *vague)
         if is_seen or self._requested.leaves_high(leg):
             return False
         if leg is Leg.DGRAD:
             # The first layer of a model has none.
-            forward = ledger.of_rank(place, Leg.FPROP)
+            forward = ledger.of_rank(index, Leg.FPROP)
             ran = ledger.total(forward)
             executions = places_of(forward)
             return ran.launches > len(executions)
@@ -124,11 +124,11 @@ class Doubts:
         is_frozen = bool(rank.linears) and are_frozen
         return leg is not Leg.WGRAD or not is_frozen
 
-    def _doubt(self, place: int) -> Finding | None:
+    def _doubt(self, index: int) -> Finding | None:
         """Return what perhaps lacks: of unknown precision, or of other layers."""
         lacking = self._parts.lacking
-        cells = self._ledger.of_rank(place)
-        doubted = of_one_rank(self._parts.doubted, place)
+        cells = self._ledger.of_rank(index)
+        doubted = of_one_rank(self._parts.doubted, index)
         perhaps: list[Cell] = []
         for cell in filter(lacking.may_lack.__contains__, cells):
             if cell not in doubted:
@@ -137,33 +137,33 @@ class Doubts:
         for cell in (*perhaps, *doubted):
             work += lacking.work(cell, perhaps=True)
         if perhaps and work > limits.NEGLIGIBLE:
-            return self._perhaps(place, perhaps)
+            return self._perhaps(index, perhaps)
         if doubted:
             ran = self._parts.ran(doubted)
             return finding("leg-unknown", "others", ran=ran)
         if self._is_elsewhere(cells):
-            trained = self._ranks[place].trace.trained
+            trained = self._ranks[index].trace.trained
             precision = main_high(trained)
             return finding("leg-unknown", "elsewhere", precision=precision)
         return None
 
-    def _few(self, place: int) -> Iterator[Finding]:
+    def _few(self, index: int) -> Iterator[Finding]:
         """Yield what is stated and perhaps lacks, and is too little to leave the verdict open.
 
         What surely lacks is told as such.
         """
         lacking = self._parts.lacking
         stated = []
-        for cell in self._ledger.of_rank(place):
+        for cell in self._ledger.of_rank(index):
             may_lack = lacking.may_lack.get(cell)
             is_stated = may_lack is not None and may_lack.is_stated
             if is_stated and cell not in lacking.lacks:
                 stated.append(cell)
         if stated:
-            doubt = self._perhaps(place, stated)
+            doubt = self._perhaps(index, stated)
             yield replace(doubt, verdict=None)
 
-    def _perhaps(self, place: int, cells: Sequence[Cell]) -> Finding:
+    def _perhaps(self, index: int, cells: Sequence[Cell]) -> Finding:
         """Say which legs perhaps lack, of GEMMs of unknown precision or of unknown layers."""
         ran = self._ledger.total(cells)
         legs = legs_in(cells)
@@ -173,7 +173,7 @@ class Doubts:
             count = round(ran.unknown)
             total = round(ran.launches)
         else:
-            trained = self._ranks[place].trace.trained
+            trained = self._ranks[index].trace.trained
             what = f"ran in {main_high(trained)}"
             may_lack = self._parts.lacking.may_lack
             launches = 0.0
@@ -207,26 +207,26 @@ class Doubts:
 
     # ---- unrecognized kernels
 
-    def _hidden(self, place: int) -> Iterator[Finding]:
+    def _hidden(self, index: int) -> Iterator[Finding]:
         """Yield that unrecognized kernels may be the GEMMs that a rank lacks."""
-        rank = self._ranks[place]
+        rank = self._ranks[index]
         opaque = rank.opaque_ns / (rank.linear.total_ns or 1)
         if opaque <= limits.NEGLIGIBLE:
             return
-        for what, work in self._missing(place):
+        for what, work in self._missing(index):
             if limits.NEGLIGIBLE < work < opaque / limits.HALF:
                 ms = rank.opaque_ns / 1e6
                 yield finding("opaque-kernels", "hidden", ms=ms, what=what)
 
-    def _missing(self, place: int) -> Iterator[tuple[str, float]]:
+    def _missing(self, index: int) -> Iterator[tuple[str, float]]:
         """Yield what of a rank lacks GEMMs, and how much work, as a fraction of the rank's."""
-        rank = self._ranks[place]
-        yield from self._short_steps(place)
+        rank = self._ranks[index]
+        yield from self._short_steps(index)
         # What nobody knows inside a layer's own node is rather its gradient.
         first = limits.FIRST_LAYERS
         if _has_unknown_gradients(rank):
             first = 0
-        cells = self._ledger.of_rank(place)
+        cells = self._ledger.of_rank(index)
         missing = self._missing_gradients(cells, first)
         yield "backward GEMMs were not recognized", missing
         steps = len(rank.trace.steps)
@@ -235,10 +235,10 @@ class Doubts:
         whole = rank.layers.flops or flops or 1
         yield what, flops / whole
 
-    def _short_steps(self, place: int) -> Iterator[tuple[str, float]]:
+    def _short_steps(self, index: int) -> Iterator[tuple[str, float]]:
         """Yield the steps that lack GEMMs, and the share of all GEMMs that is."""
-        steps = self._ranks[place].trace.steps
-        cells = self._ledger.of_rank(place)
+        steps = self._ranks[index].trace.steps
+        cells = self._ledger.of_rank(index)
         of_steps = by_value(cells, ["step"])
         calls: list[float] = []
         for number in range(len(steps)):

@@ -34,10 +34,10 @@ _OF_RANKS: Final = (("rank",), ("rank", "layer"))
 
 
 class _Accusation(NamedTuple):
-    """A finding, and the places of the ranks that fall short by it."""
+    """A finding, and the indices of the ranks that fall short by it."""
 
     finding: Finding
-    places: frozenset[int]
+    indices: frozenset[int]
 
 
 class LedgerFindings:
@@ -49,7 +49,7 @@ class LedgerFindings:
         lacking: what it lacks.
         shortfalls: what explains the cells that are short.
         doubted: cells that are short, but may be of other layers.
-        accused: the places of the ranks that fall short.
+        accused: the indices of the ranks that fall short.
         alone: those of ranks that lack FP8 as ranks, whatever their steps and legs.
     """
 
@@ -98,12 +98,12 @@ class LedgerFindings:
         self.alone: set[int] = set()
         for short in self.shortfalls:
             facts = ShortfallFacts(run, short)
-            places = ranks_of(short.cells)
-            accusation = _Accusation(facts.finding(), places)
+            indices = ranks_of(short.cells)
+            accusation = _Accusation(facts.finding(), indices)
             self._accusations.append(accusation)
-            self.accused |= places
+            self.accused |= indices
             if short.coordinates in _OF_RANKS:
-                self.alone |= places
+                self.alone |= indices
 
     # ---- what may be of other layers
 
@@ -116,14 +116,14 @@ class LedgerFindings:
         if all(lack.is_certain for lack in lacks):
             return False
         is_of_ranks = short.coordinates[0] == "rank"
-        places = ranks_of(short.cells)
-        if is_of_ranks and self._ran_low(places):
+        indices = ranks_of(short.cells)
+        if is_of_ranks and self._ran_low(indices):
             return self._may_be_stages()
         has_unsized = None in layers_of(short.cells)
         return has_unsized and "micro-batch" in short.coordinates
 
-    def _ran_low(self, places: Iterable[int]) -> bool:
-        ranks = map(self._ranks.__getitem__, places)
+    def _ran_low(self, indices: Iterable[int]) -> bool:
+        ranks = map(self._ranks.__getitem__, indices)
         return all(rank.ran_low for rank in ranks)
 
     def _may_be_stages(self) -> bool:
@@ -143,26 +143,26 @@ class LedgerFindings:
 
     # ---- what is said of a rank
 
-    def findings(self, place: int) -> Iterator[Finding]:
+    def findings(self, index: int) -> Iterator[Finding]:
         """Yield what is short of a rank, and what ran in high precision beside that."""
         for accusation in self._accusations:
-            if place in accusation.places:
+            if index in accusation.indices:
                 yield accusation.finding
-        rank = self._ranks[place]
+        rank = self._ranks[index]
         if rank.ran_low:
-            for found in self._beside(place):
+            for found in self._beside(index):
                 yield replace(found, ranks=rank.numbers, per_rank=True)
 
-    def _beside(self, place: int) -> Iterator[Finding]:
-        yield from self._by_recipe(place)
-        yield from self._too_few(place)
-        yield from self._of_no_module(place)
-        yield from self._apart(place)
+    def _beside(self, index: int) -> Iterator[Finding]:
+        yield from self._by_recipe(index)
+        yield from self._too_few(index)
+        yield from self._of_no_module(index)
+        yield from self._apart(index)
 
-    def _by_recipe(self, place: int) -> Iterator[Finding]:
+    def _by_recipe(self, index: int) -> Iterator[Finding]:
         """Yield the legs that the recipe keeps in high precision, and that ran there."""
         for leg in filter(self._requested.leaves_high, LEGS):
-            cells = self.ledger.of_rank(place, leg)
+            cells = self.ledger.of_rank(index, leg)
             ran = self.ledger.total(cells)
             is_high = ran.high > ran.low
             yield from told(
@@ -172,9 +172,9 @@ class LedgerFindings:
                 ran=self.ran(cells),
             )
 
-    def _too_few(self, place: int) -> Iterator[Finding]:
+    def _too_few(self, index: int) -> Iterator[Finding]:
         """Yield what surely lacks, and is too little of the rank's work to count."""
-        few = of_one_rank(self._few, place)
+        few = of_one_rank(self._few, index)
         cells = list(filter(self._is_of_a_layer, few))
         where: dict[str, None] = {}
         names: dict[str, None] = {}
@@ -207,13 +207,13 @@ class LedgerFindings:
             return any(map(_is_numbered_and_high, entries))
         return strongest < Witness.OTHERS
 
-    def _of_no_module(self, place: int) -> Iterator[Finding]:
+    def _of_no_module(self, index: int) -> Iterator[Finding]:
         """Yield what ran in high precision without a size, where the list keeps no module there."""
-        of_rank = self.ledger.of_rank(place)
+        of_rank = self.ledger.of_rank(index)
         cells = list(filter(self._is_of_no_module, of_rank))
         ran = self.ledger.total(cells)
         high = round(ran.high)
-        is_accused = place in self.accused
+        is_accused = index in self.accused
         yield from told(
             "layer-not-fp8",
             "of-no-module",
@@ -226,10 +226,10 @@ class LedgerFindings:
     def _calls_apart(self) -> dict[int, list[Apart]]:
         return calls_apart(self.ledger, self.statements)
 
-    def _apart(self, place: int) -> Iterator[Finding]:
+    def _apart(self, index: int) -> Iterator[Finding]:
         """Yield the layers that ran in high precision in single inner blocks, each once."""
-        calls = self._calls_apart.get(place, ())
-        if not calls or place in self.accused:
+        calls = self._calls_apart.get(index, ())
+        if not calls or index in self.accused:
             return
         whose: dict[str, None] = {}
         names: dict[str, None] = {}
@@ -243,7 +243,7 @@ class LedgerFindings:
             whose=abridged(list(whose), limits.SHOWN),
             others=counted(others, "other block"),
             format=self._requested.name,
-            precision=self.ledger.main_high(self.ledger.of_rank(place)),
+            precision=self.ledger.main_high(self.ledger.of_rank(index)),
             layers=names,
         )
 
@@ -258,9 +258,9 @@ class LedgerFindings:
         is_kept = is_listed_high or is_logged_high
         return bool(modules) and not is_kept
 
-    def by_names(self, place: int) -> list[Finding]:
+    def by_names(self, index: int) -> list[Finding]:
         """Return what the eager step shows that names the layers of compiled code."""
-        rank = self._ranks[place]
+        rank = self._ranks[index]
         trace = rank.trace
         naming = trace.naming
         if naming is None or trace.named is not naming:
@@ -281,14 +281,14 @@ class LedgerFindings:
         """Name the layers that some cells lack, if these are few and not named by the cells."""
         return self._names.few_modules(cells)
 
-    def tells_experts(self, place: int) -> bool:
+    def tells_experts(self, index: int) -> bool:
         """Whether all that experts of a rank ran in high precision is said to lack."""
-        of_rank = self.ledger.of_rank(place)
+        of_rank = self.ledger.of_rank(index)
         of_experts = filter(_is_of_experts, of_rank)
         high = self.ledger.total(of_experts).high
         lacking: list[Cell] = []
         for short in filter(_lack_experts, self.shortfalls):
-            lacking += of_one_rank(short.cells, place)
+            lacking += of_one_rank(short.cells, index)
         told = self.ledger.total(lacking)
         return 0 < high == told.high
 

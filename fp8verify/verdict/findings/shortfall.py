@@ -99,7 +99,7 @@ class ShortfallFacts:
         self._ledger = run.lacking.ledger
         self._cells = short.cells
         self._legs = legs_in(short.cells)
-        self._places = ranks_of(short.cells)
+        self._indices = ranks_of(short.cells)
         self._rank = run.ranks[short.cells[0].rank]
         self._coordinates = _told_coordinates(short.coordinates)
         self._main = _main_coordinate(self._coordinates)
@@ -130,7 +130,7 @@ class ShortfallFacts:
         facts = self._facts()
         found = finding(_CODES[self._main], case, **facts, holds=self._holds)
         is_of_ranks = self._coordinates[0] == "rank"
-        is_of_one_rank = is_of_ranks and len(self._places) == 1
+        is_of_one_rank = is_of_ranks and len(self._indices) == 1
         return replace(found, per_rank=is_of_one_rank and is_part)
 
     def _lacks_part(self) -> bool:
@@ -244,7 +244,7 @@ class ShortfallFacts:
         work = 0.0
         for cell in self._cells:
             work += self._run.lacking.work(cell)
-        return work / len(self._places)
+        return work / len(self._indices)
 
     @cached_property
     def _precision(self) -> str:
@@ -265,7 +265,7 @@ class ShortfallFacts:
         modules = self._run.names.all_modules(self._short)
         listed = are_listed(self._run.ranks, modules, self._cells)
         is_of_ranks = "rank" in self._short.coordinates
-        of_a_rank = self.launches / len(self._places)
+        of_a_rank = self.launches / len(self._indices)
         return those_that_hold(
             {
                 Fact.WHOLE: is_whole,
@@ -299,7 +299,7 @@ class ShortfallFacts:
 
     @cached_property
     def _whole_ranks(self) -> list[int]:
-        """The places of ranks of which nothing lacks, and that ran the same legs low."""
+        """The indices of ranks of which nothing lacks, and that ran the same legs low."""
         lacking: set[int] = set()
         for other in self._run.shortfalls:
             lacking |= ranks_of(other.cells)
@@ -355,7 +355,7 @@ class ShortfallFacts:
         What is said of one rank begins with its name.
         """
         told = set(self._coordinates)
-        if len(self._places) == 1:
+        if len(self._indices) == 1:
             told.discard("rank")
         return sorted(told, key=_FROM_SMALL.index)
 
@@ -364,7 +364,7 @@ class ShortfallFacts:
         ranks = self._run.ranks
         steps = name_values(ranks, self._same_calls, "step")
         micro_batches = name_values(ranks, self._cells, "micro-batch")
-        here = self._label(self._places)
+        here = self._label(self._indices)
         elsewhere = self._label(self._whole_ranks) or "the other ranks"
         return {
             "here": here,
@@ -376,12 +376,12 @@ class ShortfallFacts:
             "legs": name_legs(self._legs),
         }
 
-    def _label(self, places: Iterable[int]) -> str:
+    def _label(self, indices: Iterable[int]) -> str:
         """Name ranks, "ranks 0, 2"; nothing for none."""
         numbers: list[int] = []
         labels = []
-        for place in sorted(places):
-            rank = self._run.ranks[place]
+        for index in sorted(indices):
+            rank = self._run.ranks[index]
             numbers += rank.numbers
             labels.append(rank.label)
         if len(numbers) == len(labels) > 0:
@@ -391,8 +391,8 @@ class ShortfallFacts:
     def _numbers(self) -> list[int]:
         """Return the numbers of the ranks that it is about."""
         numbers: list[int] = []
-        for place in sorted(self._places):
-            numbers += self._run.ranks[place].numbers
+        for index in sorted(self._indices):
+            numbers += self._run.ranks[index].numbers
         return numbers
 
     def _pins_of_blocks(self) -> str:
