@@ -11,7 +11,7 @@ import sys
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from rich.console import Console
 from rich.text import Text
@@ -165,7 +165,17 @@ def _made_of(capture: str) -> str:
         printed(f"fp8verify inspect {capture} --exit-zero --format json")[0]
     )
     report.pop("fp8verify_version")
-    digest = hashlib.sha256(json.dumps(report, sort_keys=True).encode())
+    filled = json.dumps(_filled(report), sort_keys=True)
+    digest = hashlib.sha256(filled.encode())
     for path in sorted((ROOT / "fp8verify" / "report" / "page").glob("*.*")):
         digest.update(path.read_bytes())
     return digest.hexdigest()[:16]
+
+
+def _filled(value: Any) -> Any:
+    """Leave out what is empty: a new field without a value draws nothing."""
+    if isinstance(value, list):
+        return [_filled(one) for one in value]
+    if not isinstance(value, dict):
+        return value
+    return {key: _filled(one) for key, one in value.items() if one}
