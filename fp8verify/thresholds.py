@@ -29,7 +29,7 @@ WITHOUT_SHAPES: Final = 0.001
 # Share of the time of possible GEMMs from which unrecognized kernels may hide a run in FP8: custom
 # norms, losses and rotations take less than the GEMMs of a model.
 MANY_OPAQUE: Final = 0.1
-# Share of launches from which names prove nothing: a correlation that went astray at a window's
+# Share of launches above which names prove nothing: a correlation that went astray at a window's
 # edge misnames single kernels, never so many.
 MANY_MISNAMED: Final = 0.05
 # Share of a trace's events above which those that cannot be read may outweigh the others: a cut or a
