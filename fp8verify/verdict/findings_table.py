@@ -70,15 +70,15 @@ class Case(NamedTuple):
 
     def hint_for(self, holds: frozenset[str]) -> str:
         """What it advises where certain facts hold."""
-        fitting = [piece.text for piece in self.pieces if piece.fits(holds)]
-        return " ".join(fitting)
+        return " ".join(piece.text for piece in self._fitting(holds))
 
     def needs_nothing(self, holds: frozenset[str]) -> bool:
-        """Whether its advice begins with that nothing is to be done, where certain facts hold."""
-        for piece in self.pieces:
-            if piece.fits(holds):
-                return piece.settles
-        return False
+        """Whether what it advises there begins with that nothing is to be done."""
+        fitting = self._fitting(holds)
+        return bool(fitting) and fitting[0].settles
+
+    def _fitting(self, holds: frozenset[str]) -> list[Piece]:
+        return [piece for piece in self.pieces if piece.fits(holds)]
 
 
 def finding(
