@@ -336,17 +336,24 @@ def _outliers(step: MeasuredRecord, tensor: str) -> Iterator[tuple[bool, Accused
     sound = [row for row in step.rows if row.finite]
     if tensor == "grad_output" and any(map(_loses_gradient, sound)):
         return  # those that flush the rest are another finding's
-    of_tensor = (row for row in sound if row.tensor == tensor)
+    of_tensor = [row for row in sound if row.tensor == tensor]
     for peers in grouped(of_tensor, lambda row: pattern(row.layer)).values():
-        known = {row.layer: row.amax for row in peers if row.amax}
-        least = min(known.values(), default=0.0)
+        amax_of = {row.layer: row.amax for row in peers if row.amax}
+        has_peers = len(amax_of) > limits.LEAST_PEERS
+        least = min(amax_of.values(), default=0.0)
         for row in peers:
             amax = row.amax or 0.0
-            narrow = row.scaling in _ONE_SCALE and row.format == "e4m3"
-            if len(known) > limits.LEAST_PEERS and amax >= limits.OUTLIER * least:
-                usual = median(known[layer] for layer in known if layer != row.layer)
-                if amax >= limits.OUTLIER * usual:
-                    yield False, Accused(amax / usual, step.step, row)
-                    continue
-            if narrow and row.rms and amax >= limits.WIDE_E4M3 * row.rms:
+            usual = None
+            if has_peers and amax >= limits.OUTLIER * least:  # few: a median costs time
+                others = [amax_of[layer] for layer in amax_of if layer != row.layer]
+                usual = median(others)
+            if usual is not None and amax >= limits.OUTLIER * usual:
+                yield False, Accused(amax / usual, step.step, row)
+            elif row.rms and _is_too_wide(row, amax):
                 yield True, Accused(amax / row.rms, step.step, row)
+
+
+def _is_too_wide(row: TensorRecord, amax: float) -> bool:
+    """Whether one scale in E4M3 cannot hold both the largest value of a tensor and its usual ones."""
+    is_narrow = row.scaling in _ONE_SCALE and row.format == "e4m3"
+    return is_narrow and amax >= limits.WIDE_E4M3 * (row.rms or 0.0)
