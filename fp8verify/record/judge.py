@@ -74,20 +74,24 @@ def window_metrics(report: Report) -> WindowMetrics:
     if first is not None and last is not None:
         seen = max(clock.steps_seen for clock in clocks)
         last = max(first, min(last, seen))  # the run may have ended inside the window
+    metrics: WindowMetrics = {"step": last, "first_step": first}
     counted = [w.framework_last for w in windows if w.framework_last is not None]
+    if counted:
+        metrics["global_step"] = max(counted)
     measured = [point.step for point in _measured(report)]
-    return {
-        "step": last,
-        "first_step": first,
-        **({"global_step": max(counted)} if counted else {}),
-        **({"numerics_step": max(measured)} if measured else {}),
+    if measured:
+        metrics["numerics_step"] = max(measured)
+    codes = dict.fromkeys(finding.code for finding in report.findings)
+    metrics |= {
         "time": round(time.time(), 3),
         "verdict": report.verdict.value,
         "reason": report.reason,
         "exit_code": report.exit_code,
-        "findings": list(dict.fromkeys(finding.code for finding in report.findings)),
-        **{name: _short(value) for name, value in scalars_of(report).items()},
+        "findings": list(codes),
     }
+    for name, value in scalars_of(report).items():
+        metrics[name] = _short(value)
+    return metrics
 
 
 def scalars_of(report: Report) -> dict[str, float]:

@@ -106,10 +106,23 @@ def progress(capture: Path, ranks: RankSelection, count: int) -> tuple[int, bool
     known = [meta for meta in metas if meta is not None]
     if not known or len(known) < len(metas):
         return 0, False
-    closed = min(sum(w.trace is not None for w in meta.windows) for meta in known)
-    windows = [window for meta in known for window in meta.windows]
-    to_come = any(w.state in ("never", "cut") and w.trace is None for w in windows)
-    return closed, not to_come and all(len(meta.windows) >= count for meta in known)
+    traced = min(map(_traced_windows, known))
+    is_last = all(_ends_with(meta, count) for meta in known)
+    return traced, is_last
+
+
+def _traced_windows(meta: RankMeta) -> int:
+    """Count the windows of a rank that left a trace."""
+    return sum(window.trace is not None for window in meta.windows)
+
+
+def _ends_with(meta: RankMeta, count: int) -> bool:
+    """Whether a rank has so many windows, and none of them may still leave a trace."""
+    for window in meta.windows:
+        is_open = window.state in ("never", "cut")
+        if is_open and window.trace is None:
+            return False
+    return len(meta.windows) >= count
 
 
 def _wanted_metas(capture: Path, ranks: RankSelection) -> list[RankMeta | None]:
