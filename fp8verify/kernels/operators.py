@@ -302,14 +302,24 @@ def multiplies_fp8(op: OpContext) -> bool:
         return False  # the table has every product of ATen
     recorded = [(dims, _element(op, place)) for place, dims in enumerate(op.dims)]
     matrices = [dims for dims, element in recorded if element in _FP8]
-    if len(matrices) != 2 or not all(
-        len(dims) in (2, 3) and min(dims) > 0 for dims in matrices
-    ):
+    if len(matrices) != 2 or not all(map(_is_matrix, matrices)):
         return False
     a, b = matrices
+    sizes = {prod(a), prod(b)}
     high = {prod(dims) for dims, element in recorded if element in _HIGH}
-    if {prod(a), prod(b)} <= high or not set(a[-2:]) & set(b[-2:]) - {1}:
+    shared = set(a[-2:]).intersection(b[-2:]) - {1}
+    if sizes <= high or not shared:
         return False
-    function = op.name.rpartition("::")[2].lower()
-    says_product = _PRODUCT_WORD.search(function) and not _COPY_WORD.search(function)
-    return (a[-1] == b[-2] and prod(a) != prod(b)) or bool(says_product)
+    is_no_copy = a[-1] == b[-2] and prod(a) != prod(b)
+    return is_no_copy or _is_called_product(op.name)
+
+
+def _is_matrix(dims: tuple[int, ...]) -> bool:
+    """Whether a tensor is a matrix, or a batch of some, with values."""
+    return len(dims) in (2, 3) and min(dims) > 0
+
+
+def _is_called_product(name: str) -> bool:
+    function = name.rpartition("::")[2].lower()
+    says_product = _PRODUCT_WORD.search(function) is not None
+    return says_product and not _COPY_WORD.search(function)
