@@ -55,10 +55,12 @@ def open_private(path: Path, *, new: bool = False) -> IO[bytes]:
 
 
 @contextmanager
-def reading(
+def reading_file(
     path: Path | str, hint: str = "Check the name and the permissions."
 ) -> Iterator[None]:
-    """Turn a failure to read a file of the user's into an error with a hint.
+    """Turn a failure to read a small file of the user's into an error with a hint.
+
+    `trace.places.reading` is for traces, which may lie behind URLs.
 
     Raises:
         InputError: it cannot be read.

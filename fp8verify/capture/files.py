@@ -31,7 +31,7 @@ from fp8verify.files import (
     PRIVATE_FILE,
     open_private,
     open_regular,
-    reading,
+    reading_file,
     replacing,
 )
 from fp8verify.text import clean, clean_json
@@ -113,7 +113,7 @@ def _read(
     Raises:
         InputError: it cannot be read, or is not such a file.
     """
-    with reading(path), open_regular(path) as file:
+    with reading_file(path), open_regular(path) as file:
         data = file.read(MAX_BYTES + 1)
     try:
         if len(data) > MAX_BYTES:

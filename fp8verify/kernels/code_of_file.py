@@ -11,7 +11,7 @@ from shutil import which
 from typing import Final, NamedTuple
 
 from fp8verify.errors import InputError
-from fp8verify.files import open_regular, reading
+from fp8verify.files import open_regular, reading_file
 from fp8verify.kernels.describe import Operands
 from fp8verify.kernels.machine_code import (
     MachineCode,
@@ -127,7 +127,7 @@ def _answer(code: MachineCode) -> str:
 
 
 def _text(path: Path) -> str:
-    with reading(path), open_regular(path) as file:
+    with reading_file(path), open_regular(path) as file:
         data = file.read(MAX_BYTES + 1)
     if len(data) > MAX_BYTES:
         raise InputError(

@@ -19,7 +19,7 @@ from typing import IO, Any, NamedTuple
 import yaml
 
 from fp8verify.errors import InputError, UsageError
-from fp8verify.files import open_regular, parse_toml, reading
+from fp8verify.files import open_regular, parse_toml, reading_file
 from fp8verify.preflight.launch_script import read_launch_script
 
 MAX_BYTES = 1 << 20
@@ -166,7 +166,7 @@ def _extended(values: Mapping[str, Any]) -> str:
 
 def _text(path: str) -> str:
     hint = "Name a configuration file with --config."
-    with reading(path, hint), _opened(path) as file:
+    with reading_file(path, hint), _opened(path) as file:
         data = file.read(MAX_BYTES + 1)
     if len(data) > MAX_BYTES:
         raise InputError(
