@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import count, filterfalse
 from pathlib import Path
 
@@ -130,6 +130,27 @@ def find_traces(
     is_sure = any(probes[path].is_trace for path in traces)
     if not are_named and not is_sure:
         raise _no_trace(label, probes)
+    files = _files_of(traces, probes, declared)
+    if traces is not logs:
+        files_of_logs = [_trace_file(path, probes[path]) for path in logs]
+        files = _with_logs(files, files_of_logs)
+    read = {*traces, *(file.blas_log for file in files)}
+    unread = [path for path in probes if path not in read]
+    return TraceFiles(files, [*empty, *unread])
+
+
+def _files_of(
+    traces: Sequence[Path],
+    probes: Mapping[Path, Glance],
+    declared: Mapping[str, int],
+) -> list[TraceFile]:
+    """Return traces by rank, as `find_traces` does.
+
+    Args:
+        traces: their paths.
+        probes: what their first bytes say.
+        declared: ranks by name.
+    """
     names = Counter(path.name for path in traces)
     files = []
     for path in traces:
@@ -140,13 +161,7 @@ def find_traces(
             shares_name=names[path.name] > 1,
         )
         files.append(file)
-    files = _by_rank(files, list(declared))
-    if traces is not logs:
-        files_of_logs = [_trace_file(path, probes[path]) for path in logs]
-        files = _with_logs(files, files_of_logs)
-    read = {*traces, *(file.blas_log for file in files)}
-    unread = [path for path in probes if path not in read]
-    return TraceFiles(files, [*empty, *unread])
+    return _by_rank(files, list(declared))
 
 
 def _no_trace(label: str, files: Iterable[Path]) -> NoTraceError:
