@@ -108,17 +108,14 @@ def payoff(
         gained = ((saving.saved_ns or 0.0) - cost) / steps
         step = _Step(step_ns, (busy + copying) // steps)
     waits = step.waits_beyond(gained, WAITING) if step.is_known else None
-    span = trace.timeline.span
-    idle_share = 0.0
-    if span:
-        idle_share = max(0.0, span - busy - copying) / span
+    idle_share = _idle_share(trace)
+    is_idle = bool(waits) or (not step.is_known and idle_share >= HALF)
     estimate = None
     if low and saving.saved_ns is not None:
         estimate = max(0.0, busy - cost + saving.saved_ns) / busy
-        # A GPU that waits for the CPU gains nothing by faster kernels, but can lose by slower ones.
-        is_idle = bool(waits) or (not step.is_known and idle_share >= HALF)
-        if is_idle and estimate > 1 - EVEN:
-            estimate = None
+    # A GPU that waits for the CPU gains nothing by faster kernels, but can lose by slower ones.
+    if estimate is not None and is_idle and estimate > 1 - EVEN:
+        estimate = None
     of_step = None
     if estimate is not None:
         of_step = _speedup_of_step(step, gained)
@@ -139,6 +136,15 @@ def payoff(
         no_estimate=saving.unknown if low else "",
     )
     return Gain(report, _tax(rows, saving, report.gpu_busy_us), saving)
+
+
+def _idle_share(trace: TraceEvidence) -> float:
+    """Return the share of the window in which the GPU neither computed nor copied."""
+    span = trace.timeline.span
+    if not span:
+        return 0.0
+    idle = span - trace.timeline.busy - trace.copies.total()
+    return max(0.0, idle) / span
 
 
 def _time_ns(rows: Iterable[GemmRow]) -> int:
