@@ -53,36 +53,10 @@ def report_run(
     ranks: RankSelection,
 ) -> int:
     """Judge what a run recorded, deliver the report, and return the exit code of the command."""
-    guess = [result.guess] if result.guess else []
-    failed: Iterable[str] = ()
-    if result.exit_code:
-        failed = failure_notes(find_logs(result.capture))
-    notes = (*failed, *guess, *result.notes)
-    if watch is not None:
-        notes = (*notes, *watch.notes)
+    source = result.capture
     if watch is not None and watch.worst is not None:
         source = watch.worst
-    else:
-        source = result.capture
-    log = result.capture / LOG  # which a window that was kept has not
-    is_apart = source != result.capture and log.is_file()
-    is_ours = result.capture.name.startswith(CAPTURE)
-    name = (
-        options.name or (script_name(words) if is_ours else "") or result.capture.name
-    )
-    report = inspect(
-        source,
-        log=log if is_apart else None,
-        name=name,
-        policy=options.policy,
-        run_notes=notes,
-        code=code_of_run(os.environ),
-    )
-    report = explain_missing(report, words)
-    report = _with_failure(report, result)
-    environment = replace(report.environment, command=shown_command(words))
-    report = replace(report, environment=environment)
-    report = options.gated(report)
+    report = _judged(result, options, words, watch, source)
     if is_for_other_ranks(result, ranks):
         report = replace(
             report, exit_code=0, exit_reason="the verdict is for other ranks"
@@ -103,20 +77,72 @@ def report_run(
     stream = sys.stderr or Path(os.devnull).open("w")  # noqa: SIM115 - until the exit
     if options.shown.output is None:
         emit(own_line(), None, stream)
-    kept = 0
-    if is_ours:
-        kept = len(list(result.capture.parent.glob(f"{CAPTURE}*")))
-    if (
-        kept >= MANY_CAPTURES
-        and not options.shown.quiet
-        and options.shown.output is None
-    ):
-        place = _shown_path(result.capture.parent / CAPTURE)
+        if not options.shown.quiet:
+            _tell_of_many_captures(result.capture)
+    options.write(report, whole or again, stream, whole, is_of_run=True)
+    return report.training_exit_code or report.exit_code
+
+
+def _judged(
+    result: RunResult,
+    options: ReportOptions,
+    words: list[str],
+    watch: RunWatch | None,
+    source: Path,
+) -> Report:
+    """Return the report on what a run recorded, with how the run ended and its gates.
+
+    Args:
+        result: the run.
+        options: of the report.
+        words: the command of the script.
+        watch: of the windows that were judged during the run, None without any.
+        source: the capture to judge: the run's, or that of its worst window.
+    """
+    capture = result.capture
+    notes: list[str] = []
+    if result.exit_code:
+        notes += failure_notes(find_logs(capture))
+    if result.guess:
+        notes.append(result.guess)
+    notes += result.notes
+    if watch is not None:
+        notes += watch.notes
+    log = capture / LOG  # which a window that was kept has not
+    is_apart = source != capture and log.is_file()
+    script = ""
+    if _is_named_by_us(capture):
+        script = script_name(words)
+    report = inspect(
+        source,
+        log=log if is_apart else None,
+        name=options.name or script or capture.name,
+        policy=options.policy,
+        run_notes=notes,
+        code=code_of_run(os.environ),
+    )
+    report = explain_missing(report, words)
+    report = _with_failure(report, result)
+    environment = replace(report.environment, command=shown_command(words))
+    report = replace(report, environment=environment)
+    return options.gated(report)
+
+
+def _is_named_by_us(capture: Path) -> bool:
+    """Whether the user named no folder for a capture."""
+    return capture.name.startswith(CAPTURE)
+
+
+def _tell_of_many_captures(capture: Path) -> None:
+    """Say how to remove captures, if there are many beside one whose folder we named."""
+    if not _is_named_by_us(capture):
+        return
+    kept = len(list(capture.parent.glob(f"{CAPTURE}*")))
+    if kept >= MANY_CAPTURES:
+        place = _shown_path(capture.parent / CAPTURE)
         say(
             f"{kept} captures are here; to remove them all: rm -r {shlex.quote(place)}*"
         )
-    options.write(report, whole or again, stream, whole, is_of_run=True)
-    return report.training_exit_code or report.exit_code
 
 
 def _keep(report: Report, source: Path, capture: Path, *, with_page: bool) -> str:
