@@ -244,6 +244,10 @@ _SMALL = {
         extras=frozenset({"optimizer"}),
         tokens=1024,
     ),
+    "as many of an optimizer's products as a layer lacks gradients": replace(
+        _small((1024, 2048, ALL_LEGS, False), hidden=_WITHOUT_SIZES, steps=1),
+        extras=frozenset({"optimizer"}),
+    ),
     "as many tokens as a layer is wide, and its sizes exchanged in another": replace(
         _small(
             (1024, 2048, ALL_LEGS, False),

@@ -3,7 +3,8 @@
 Zero-bubble schedules compute wgrad when its node is over, others in a hook of the optimizer's, a
 part of the tokens at a time or those of all micro-batches at once. So the work tells, whoever
 launched it: as much outside of nodes, behind the first gradient, as wgrad inside is missing;
-without shapes, as many products. They are taken in the order of the nodes.
+without shapes, as many products that no optimizer launched. They are taken in the order of the
+nodes.
 """
 
 from __future__ import annotations
@@ -101,7 +102,9 @@ def delayed_gradients(
         delayed = []
         for gemm in step.outside:
             owner = owners[gemm.position]
-            is_free = step.is_schedule or owner is not Leg.OPTIMIZER
+            # The number of an optimizer's products tells nothing: a model may have as few layers.
+            has_sides = step.is_schedule and gemm.shape is not None
+            is_free = has_sides or owner is not Leg.OPTIMIZER
             if is_free and _may_be_wgrad(gemm, owner, known, sides):
                 delayed.append(gemm)
         for match in _matches(delayed, layers, by_count=step.is_schedule):
