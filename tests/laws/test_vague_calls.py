@@ -269,3 +269,19 @@ def test_few_layers_accuse_nothing_by_gradients_that_may_be_others(
     report = inspect(write(_SMALL[name], tmp_path))
     codes = [one.code for one in report.findings if one.severity is not Severity.INFO]
     assert not {"leg-not-fp8", "layer-not-fp8"}.intersection(codes)
+
+
+def test_a_replay_is_told_from_what_runs_beside_it_by_the_layout_of_its_gradients(
+    tmp_path: Path,
+) -> None:
+    """Few layers are replayed, and as many products run eagerly: a teacher and an evaluation."""
+    head = Layer("lm_head", 8192, 2048, _NONE)
+    run = Run(
+        (Layer("blocks.0.q", 6144, 2048, _BUT_WGRAD, 0), head),
+        form="own graph",
+        recipe="wgrad in BF16",
+        steps=1,
+        extras=frozenset({"teacher", "evaluation", "recompute"}),
+        log="pins",
+    )
+    assert _verdict(run, tmp_path) is Verdict.ACTIVE

@@ -314,7 +314,8 @@ def _beside_replays(
     """Return products with operators beside graphs that replay the training, which train nothing.
 
     No node of autograd ran, so a product outside of the graphs has no gradient. The graphs hold
-    gradients too: what can be nothing else, or two products for each of a forward pass.
+    gradients too: what can be nothing else, as by the layout of wgrad, or two products for each of
+    a forward pass.
     """
     replayed = []
     beside = []
@@ -323,7 +324,10 @@ def _beside_replays(
             replayed.append(gemm)
         elif gemm.makes < 0:
             beside.append(gemm)
-    has_gradients = any(known.leg(gemm) in BACKWARD_LEGS for gemm in replayed)
+    has_gradients = False
+    for gemm in replayed:
+        has_layout = layout_leg(gemm.kind.name) is Leg.WGRAD
+        has_gradients |= has_layout or known.leg(gemm) in BACKWARD_LEGS
     may_have_gradients = has_gradients or len(replayed) >= 2 * len(beside)
     if not may_have_gradients or in_graphs < len(replayed):
         return []
