@@ -11,6 +11,7 @@ from fp8verify.analysis.calls import Tie
 from fp8verify.analysis.kinds import grouped
 from fp8verify.capture.schema import ModuleRecord
 from fp8verify.terms import BACKWARD_LEGS, GRADIENT_LEGS, Leg
+from fp8verify.thresholds import FIRST_LAYERS
 from fp8verify.verdict.expectation import (
     Expected,
     Placed,
@@ -105,7 +106,7 @@ def by_loose_calls(ledger: Ledger, statements: Statements) -> Iterator[Expected]
     call.
     """
     layers = {cell.layer for cell in ledger.cells}
-    for rank, layer, by_leg in _comparable(ledger):
+    for rank, layer, by_leg, either in _comparable(ledger):
         if Leg.UNKNOWN in by_leg or Leg.FPROP not in by_leg:
             continue
         # The gradients may be those of layers with inputs and outputs exchanged.
@@ -115,15 +116,24 @@ def by_loose_calls(ledger: Ledger, statements: Statements) -> Iterator[Expected]
         for expected in _of_step(rank, layer, by_leg, statements):
             is_sure = expected.is_sure and not (is_vague and has_turned)
             yield expected._replace(is_sure=is_sure)
-        if is_vague and layer is None:
-            yield from _beside_vague(by_leg)
+        if is_vague:
+            yield from _beside_vague(either)
 
 
 def _no_legs() -> _ByLeg:
     return defaultdict(list)
 
 
-def _comparable(ledger: Ledger) -> Iterator[tuple[int, Layer, _ByLeg]]:
+class _OfLayer(NamedTuple):
+    """What ran of a layer of a rank in a step; `either` has its like with sides exchanged too."""
+
+    rank: int
+    layer: Layer
+    by_leg: _ByLeg
+    either: _ByLeg
+
+
+def _comparable(ledger: Ledger) -> Iterator[_OfLayer]:
     """Yield what ran of each layer in each step, and all together where some have no size.
 
     Gradients without a size may be those that layers lack. Where forward products have none, those
@@ -138,10 +148,24 @@ def _comparable(ledger: Ledger) -> Iterator[tuple[int, Layer, _ByLeg]]:
     for (rank, step, layer), by_leg in layers.items():
         without_size = (rank, step, None)
         unsized = layers.get(without_size, {})
+        other = (rank, step, turned(layer))
+        of_other = layers.get(other, by_leg)
         if layer is None:
-            yield rank, None, together[rank, step]
+            every = together[rank, step]
+            yield _OfLayer(rank, None, every, every)
         elif Leg.FPROP not in unsized:
-            yield rank, layer, by_leg
+            yield _OfLayer(rank, layer, by_leg, _joined(by_leg, of_other))
+
+
+def _joined(by_leg: _ByLeg, of_other: _ByLeg) -> _ByLeg:
+    """Return what ran of a layer and of another one, which may be itself."""
+    if of_other is by_leg:
+        return by_leg
+    joined = _no_legs()
+    for one in (by_leg, of_other):
+        for leg, found in one.items():
+            joined[leg] += found
+    return joined
 
 
 def _of_step(
@@ -165,6 +189,28 @@ def _of_step(
         for one in _agree(layer, compared, forward, found):
             is_sure = one.is_sure and not is_frozen
             yield one._replace(is_sure=is_sure)
+        if layer is not None and legs == (Leg.DGRAD,):
+            yield from _but_first_layers(forward, found)
+
+
+def _but_first_layers(forward: _Found, found: _Found) -> Iterator[Expected]:
+    """Yield that dgrads perhaps agree with the products of all but the first layers, which have none.
+
+    Other layers may have none, as those of a second model whose input takes no gradient.
+    """
+    others = [one for one in forward if not _is_of_first_layer(one.entry)]
+    products = entries_of(others)
+    entries = entries_of(found)
+    have_one_each = launches_of(entries) == launches_of(products)
+    if have_one_each and len(others) < len(forward):
+        least = _least_of(entries, products, 1)
+        yield expected_at(Witness.CALL, found, least, is_sure=False)
+
+
+def _is_of_first_layer(entry: Entry) -> bool:
+    """Whether a product is one of the first of a model, and has no dgrad."""
+    is_first = entry.call < FIRST_LAYERS
+    return is_first and entry.beside.isdisjoint((Leg.DGRAD, Leg.BACKWARD))
 
 
 def _beside_vague(by_leg: _ByLeg) -> Iterator[Expected]:

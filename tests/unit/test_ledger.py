@@ -9,6 +9,7 @@ import pytest
 
 from fp8verify.analysis.calls import Call, Execution, Ran, Tie
 from fp8verify.terms import Leg, Precision
+from fp8verify.thresholds import FIRST_LAYERS
 from fp8verify.verdict.expectation import Witness
 from fp8verify.verdict.ledger import Ledger
 from fp8verify.verdict.shortfalls import Shortfalls
@@ -257,6 +258,37 @@ def test_without_numbers_no_more_gradients_are_high_than_forward_products() -> N
     assert not lacking([tied]).lacks
     tied.append(call({F: LOW, D: LOW, W: HIGH}, tie=Tie.SIZE))
     assert where(lacking([tied])) == {(0, 0, W)}
+
+
+@pytest.mark.parametrize(
+    ("before", "doubted"), [(0, {(0, 0, D)}), (FIRST_LAYERS, set())]
+)
+def test_the_dgrad_that_lacks_is_that_of_the_first_layer_in_high_precision(
+    before: int, doubted: set[tuple[int, int, Leg]]
+) -> None:
+    """Where it may be another's, one more of the others may be in high precision."""
+    first = call({F: HIGH, W: HIGH}, tie=Tie.SIZE)
+    low, high = [call(dict.fromkeys((F, D, W), of), tie=Tie.SIZE) for of in (LOW, HIGH)]
+    calls = [*[low] * before, first, high, low]
+    assert not lacking([[*calls, low]]).may_lack
+    found = lacking([[*calls, call({F: LOW, D: HIGH, W: LOW}, tie=Tie.SIZE)]])
+    assert not found.lacks
+    assert {(cell.rank, cell.step, cell.leg) for cell in found.may_lack} == doubted
+
+
+@pytest.mark.parametrize(("wgrad", "doubted"), [(LOW, set()), (HIGH, {W})])
+def test_known_gradients_agree_with_all_products_of_which_they_may_be(
+    wgrad: Precision, doubted: set[Leg]
+) -> None:
+    """Beside recomputed products, of layers with inputs and outputs exchanged."""
+    calls = [call(dict.fromkeys((F, W, B), HIGH), UP, Tie.GRAPH)]
+    vague = (B, Ran(2, 2, 0, 16.0, LOW))
+    for leg in (LOW, wgrad):
+        known = call({F: LOW, W: leg}, DOWN, Tie.GRAPH)
+        calls.append(known._replace(legs=(*known.legs, vague)))
+    found = lacking([calls])
+    assert not found.lacks
+    assert {cell.leg for cell in found.may_lack} == doubted
 
 
 def test_a_recomputed_pass_agrees_with_the_first_one() -> None:
