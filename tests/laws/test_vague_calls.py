@@ -248,6 +248,11 @@ _SMALL = {
         _small((1024, 2048, ALL_LEGS, False), hidden=_WITHOUT_SIZES, steps=1),
         extras=frozenset({"optimizer"}),
     ),
+    "as many of a teacher's products as a layer lacks gradients": replace(
+        _small((1024, 2048, ALL_LEGS, False), hidden=_WITHOUT_SIZES, batches=2),
+        form="reduce-overhead",
+        extras=frozenset({"teacher"}),
+    ),
     "as many tokens as a layer is wide, and its sizes exchanged in another": replace(
         _small(
             (1024, 2048, ALL_LEGS, False),

@@ -15,7 +15,7 @@ from math import prod
 from typing import NamedTuple, TypeAlias
 
 from fp8verify.analysis.kinds import Kinds, grouped
-from fp8verify.analysis.placing.known import ONLY, Known, Legs
+from fp8verify.analysis.placing.known import FORWARD, ONLY, Known, Legs
 from fp8verify.analysis.placing.launches import Gemm
 from fp8verify.analysis.placing.nodes import Node, Nodes
 from fp8verify.analysis.placing.owners import Owner
@@ -194,12 +194,17 @@ def _may_be_wgrad(
     known: Known,
     sides: Set[_Sides],
 ) -> bool:
-    """Whether a product outside of nodes may be wgrad of a layer of some (outputs, inputs)."""
+    """Whether a product outside of nodes may be wgrad of a layer of some (outputs, inputs).
+
+    Without a size, none is that an operator of a forward pass launched.
+    """
     if owner is Leg.ATTENTION:
         return False
     if owner is None and known.leg(gemm) is not Leg.FPROP:
         return known.leg(gemm) in VAGUE_LEGS
-    return gemm.shape is None or _sides_of_wgrad(gemm) in sides
+    if gemm.shape is None:
+        return known.legs[gemm.position] != FORWARD
+    return _sides_of_wgrad(gemm) in sides
 
 
 def _sides_of_layer(gemm: Gemm) -> _Sides:
