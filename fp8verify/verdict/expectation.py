@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from enum import IntEnum
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from fp8verify.terms import Leg
 from fp8verify.verdict.ledger import Cell, Entry, Layer, Ledger, Place
@@ -21,6 +21,10 @@ class Witness(IntEnum):
     EXECUTIONS = 4
     CALL = 5
     OTHERS = 6
+
+
+# What these expect has the recipe in it.
+_WITH_RECIPE: Final = (Witness.NAMES, Witness.MODULES, Witness.EXECUTIONS)
 
 
 class Expected(NamedTuple):
@@ -51,16 +55,16 @@ class Expected(NamedTuple):
     calls: frozenset[int] = frozenset()
 
     def is_excused(self, statements: Statements) -> bool:
-        """Whether a phase of the log, or but for a list the recipe, keeps some of it high.
+        """Whether a phase of the log, or the recipe, keeps some of it high.
 
-        A list says of each leg what the recipe makes of it.
+        The recipe is in what a list says of each leg, and in what other executions ran.
         """
         places = {cell.place for cell in self.cells}
         legs = {cell.leg for cell in self.cells}
         is_high = any(map(statements.is_high, places))
         keeps_leg = any(map(statements.leaves_high, legs))
-        is_of_list = self.by <= Witness.MODULES
-        return is_high or (keeps_leg and not is_of_list)
+        has_recipe = self.by in _WITH_RECIPE
+        return is_high or (keeps_leg and not has_recipe)
 
     @property
     def lacks(self) -> float:

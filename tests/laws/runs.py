@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
+from fp8verify.thresholds import LEAST_BLOCKS
 from tests.hand_built import (
     BF16,
     BF16_KERNEL,
@@ -106,6 +107,11 @@ class Run:
         if place > 0 or "embedding" in self.extras:
             legs.append(DGRAD)
         return legs if self.layers[place].frozen else [*legs, WGRAD]
+
+    @property
+    def has_sizes(self) -> bool:
+        """Whether the trace shows the sizes of products: a replay has no operators."""
+        return "shapes" not in self.hidden and self.form in ("eager", "compiled")
 
     def is_low(self, at: Execution, place: int, leg: str) -> bool:
         """Whether a GEMM ran in FP8."""
@@ -618,7 +624,22 @@ def _shown_by(run: Run, place: int, legs: str, where: str) -> str:
         return "legs of the call"
     if where != "everywhere" and not takes_turns:
         return "other executions"
-    inner = {one.block for one in run.layers if one.low}
-    if run.layers[place].block not in (min(inner), max(inner)):
+    if _is_odd_block(run, place, legs):
         return "other blocks"
     return "nothing"
+
+
+def _is_odd_block(run: Run, place: int, legs: str) -> bool:
+    """Whether a flip tells an inner block from all others.
+
+    The order of sizes shows blocks, where experts do not take turns, and the forward products are
+    compared: of gradients, a recipe may keep some. Beside blocks that are left out, as by a pattern,
+    one more may be left out too.
+    """
+    low_blocks = {one.block for one in run.layers if one.low}
+    blocks = {one.block for one in run.layers if one.block is not None}
+    takes_turns = any(one.expert for one in run.layers)
+    is_inner = min(blocks) < (run.layers[place].block or 0) < max(blocks)
+    is_forward = legs in ("all", FPROP)
+    are_told = run.has_sizes and len(blocks) >= LEAST_BLOCKS and not takes_turns
+    return is_inner and is_forward and are_told and blocks <= low_blocks

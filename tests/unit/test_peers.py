@@ -11,7 +11,17 @@ from fp8verify.terms import Leg
 from fp8verify.verdict.expectation import Expected
 from fp8verify.verdict.ledger import Ledger, Place
 from fp8verify.verdict.peers import Peers, by_others
-from tests.unit.test_ledger import DOWN, HIGH, LOW, UNKNOWN, UP, call, nothing, whole
+from tests.unit.test_ledger import (
+    DOWN,
+    HIGH,
+    LOW,
+    UNKNOWN,
+    UP,
+    call,
+    lacking,
+    nothing,
+    whole,
+)
 
 F, D, W, B = Leg.FPROP, Leg.DGRAD, Leg.WGRAD, Leg.BACKWARD
 
@@ -55,6 +65,13 @@ def test_ranks_that_run_alike_are_compared_once_and_surely() -> None:
     ledger = ledger_of([[whole(LOW)]], [[whole(LOW, wgrad=HIGH)]])
     assert counts(said_of(ledger, 1, 0)) == [(1, 0, True)]
     assert said_of(ledger, 0, 0) == []
+
+
+def test_what_others_ran_is_expected_whatever_leg_the_recipe_keeps() -> None:
+    """Of two gradients that may be either it keeps one, in each execution."""
+    statements = nothing(high_legs={W, B})
+    found = lacking([[vague(1)], [vague(0)], [vague(1)]], statements=statements)
+    assert {(cell.step, cell.leg) for cell in found.lacks} == {(1, B)}
 
 
 def test_ranks_that_may_be_other_stages_are_compared_in_doubt() -> None:

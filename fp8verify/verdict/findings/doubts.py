@@ -153,11 +153,12 @@ class Doubts:
         What surely lacks is told as such.
         """
         lacking = self._parts.lacking
+        told = self._parts.few(index)
         stated = []
         for cell in self._ledger.of_rank(index):
             may_lack = lacking.may_lack.get(cell)
             is_stated = may_lack is not None and may_lack.is_stated
-            if is_stated and cell not in lacking.lacks:
+            if is_stated and cell not in told:
                 stated.append(cell)
         if stated:
             doubt = self._perhaps(index, stated)

@@ -172,10 +172,14 @@ class LedgerFindings:
                 ran=self.ran(cells),
             )
 
-    def _too_few(self, index: int) -> Iterator[Finding]:
-        """Yield what surely lacks, and is too little of the rank's work to count."""
+    def few(self, index: int) -> list[Cell]:
+        """Return what of a rank surely lacks, and is too little of its work to count."""
         few = of_one_rank(self._few, index)
-        cells = list(filter(self._is_of_a_layer, few))
+        return list(filter(self._is_of_a_layer, few))
+
+    def _too_few(self, index: int) -> Iterator[Finding]:
+        """Say what surely lacks, and is too little to count."""
+        cells = self.few(index)
         where: dict[str, None] = {}
         names: dict[str, None] = {}
         lacking = 0.0
