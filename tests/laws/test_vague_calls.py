@@ -194,6 +194,11 @@ def test_half_of_the_launches_are_enough_without_sizes(tmp_path: Path) -> None:
         pytest.param(500446, "sound", id="as many experts in each step, but others"),
         pytest.param(501842, "flip", id="wgrad in one step of compiled code"),
         pytest.param(501018, "flip", id="dgrad in one step of a replay"),
+        pytest.param(950745, "flip", id="launches that order alone gives to a call"),
+        pytest.param(
+            951462, "flip", id="one GEMM of a step, that a list perhaps states"
+        ),
+        pytest.param(950097, "flip", id="dgrad in one step, and no wgrad in FP8"),
     ],
 )
 def test_random_runs_that_once_broke_a_law(seed: int, law: str, tmp_path: Path) -> None:
@@ -252,6 +257,9 @@ _SMALL = {
         _small((1024, 2048, ALL_LEGS, False), hidden=_WITHOUT_SIZES, batches=2),
         form="reduce-overhead",
         extras=frozenset({"teacher"}),
+    ),
+    "an optimizer's product of the size that the wgrad of a square layer has": replace(
+        _small((2048, 2048, ALL_LEGS, False)), extras=frozenset({"optimizer"})
     ),
     "as many tokens as a layer is wide, and its sizes exchanged in another": replace(
         _small(

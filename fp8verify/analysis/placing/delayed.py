@@ -21,7 +21,7 @@ from fp8verify.analysis.placing.nodes import Node, Nodes
 from fp8verify.analysis.placing.owners import Owner
 from fp8verify.analysis.purpose import is_update
 from fp8verify.terms import VAGUE_LEGS, Leg
-from fp8verify.thresholds import HALF
+from fp8verify.thresholds import FIRST_LAYERS, HALF
 from fp8verify.trace import Trace
 
 _Sides: TypeAlias = "frozenset[int]"  # outputs and inputs of a layer
@@ -135,9 +135,11 @@ class _Step:
 
     @property
     def is_schedule(self) -> bool:
-        """Whether most layers lack it; of few layers it is rather frozen weights."""
-        lacking = len(self.missing) + len(self.may_be_first)
-        return lacking > HALF * self.forward
+        """Whether most layers lack it; of few layers it is rather frozen weights, or first ones."""
+        first = len(self.may_be_first)
+        lacking = len(self.missing) + first
+        are_more = bool(self.missing) or first > FIRST_LAYERS
+        return are_more and lacking > HALF * self.forward
 
     @property
     def layers(self) -> list[Gemm]:
