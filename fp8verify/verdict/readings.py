@@ -3,7 +3,8 @@
 Launches are read as passes through the modules of a list. Each pass multiplies each module forward,
 takes its gradients, of which the first layers of a model lack dgrad, and may compute some forward
 products again. Of single experts any number runs. Often several readings fit the same number of
-launches: what all of them forbid lacks surely, what only some forbid lacks perhaps.
+launches: what all of them forbid lacks surely, what only some forbid lacks perhaps. Of these, those
+by which whole blocks were computed again are heard first: so do frameworks that save memory.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from typing import NamedTuple
 from fp8verify.capture.schema import ModuleRecord
 from fp8verify.terms import Leg
 from fp8verify.thresholds import FIRST_LAYERS
+from fp8verify.verdict.blocks import block_in
 from fp8verify.verdict.ledger import first_layers, legs_of
 from fp8verify.verdict.order import is_expert
 from fp8verify.verdict.statements import Statements, runs
@@ -58,6 +60,12 @@ class _Modules:
         self.experts = [module for module in modules if is_expert(module)]
         self.always = [module for module in modules if not is_expert(module)]
 
+    @property
+    def outside_of_blocks(self) -> int:
+        """How many modules are of no block, as a head."""
+        blocks = [block_in(module.fqn) for module in self.always]
+        return blocks.count(None)
+
     def low(self, leg: Leg, modules: Iterable[ModuleRecord]) -> int:
         """Return how many of some modules run a leg in low precision."""
         low = 0
@@ -97,18 +105,24 @@ def high_launches(
     statements: Statements,
 ) -> High | None:
     """Return how many launches may run in high precision, None if they are no passes."""
-    least = []
-    most = []
-    for high in _readings(ran, _Modules(modules, statements)):
-        least.append(high.least)
-        most.append(high.most)
-    if not most:
+    readings = list(_readings(ran, _Modules(modules, statements)))
+    if not readings:
         return None
-    return High(min(least), max(most))
+    of_whole_blocks = [one for one in readings if one.is_of_whole_blocks]
+    strictest = min(one.high.least for one in of_whole_blocks or readings)
+    most = max(one.high.most for one in readings)
+    return High(strictest, most)
 
 
-def _readings(ran: Launches, modules: _Modules) -> Iterator[High]:
-    """Yield what may run in high precision by each reading that fits."""
+class _Reading(NamedTuple):
+    """What may run in high precision, and whether whole blocks or none were computed again."""
+
+    high: High
+    is_of_whole_blocks: bool
+
+
+def _readings(ran: Launches, modules: _Modules) -> Iterator[_Reading]:
+    """Yield the readings that fit."""
     legs = () if ran.leg is Leg.RECOMPUTE else legs_of(ran.leg)
     for one in _passes(ran, modules):
         whole = 0
@@ -116,12 +130,14 @@ def _readings(ran: Launches, modules: _Modules) -> Iterator[High]:
             whole += modules.calls(leg, one)
         each = 1 if modules.experts else one.passes
         first = one.passes * first_layers(legs)
+        in_blocks = one.calls - one.passes * modules.outside_of_blocks
         for lacking in range(0, first + 1, each):
             again = ran.launches - whole + lacking
             may_repeat = ran.may_repeat and ran.launches > whole
             most = one.calls if may_repeat else 0
             if again in range(0, most + 1, each):
-                yield _high(legs, one, lacking, again, modules)
+                high = _high(legs, one, lacking, again, modules)
+                yield _Reading(high, again in (0, one.calls, in_blocks))
 
 
 def _passes(ran: Launches, modules: _Modules) -> Iterator[_Pass]:

@@ -53,6 +53,15 @@ def test_the_first_layers_lack_dgrad() -> None:
     assert _gradients(9, _blocks(4, first_is_low=False)) == High(3, 4)
 
 
+def test_whole_blocks_are_computed_again_rather_than_some_of_their_layers() -> None:
+    """Else two of them ran again, and the first layer has a dgrad."""
+    modules = _blocks(3)
+    modules[2] = _module("blocks.2.up", low=False)
+    high = _gradients(2 * 4 + 3 - 1, modules)
+    assert high is not None
+    assert high.least == 5
+
+
 def test_frozen_weights_have_no_wgrad() -> None:
     modules = [_module("base", low=True, frozen=True), _module("head", low=False)]
     assert _gradients(3, modules) == High(2, 2)
