@@ -97,6 +97,14 @@ def test_four_blocks_are_enough_without_names(tmp_path: Path) -> None:
     assert len(told(run(tmp_path, {(1, "up")}, blocks=4))) == 1
 
 
+@pytest.mark.parametrize(("blocks", "is_told"), [(10, False), (11, True)])
+def test_less_than_three_of_ten_blocks_are_odd_without_names(
+    blocks: int, is_told: bool, tmp_path: Path
+) -> None:
+    high = {(2, "down"), (3, "down"), (5, "down")}
+    assert bool(told(run(tmp_path, high, blocks=blocks))) is is_told
+
+
 def test_a_log_that_keeps_layers_may_mean_them(tmp_path: Path) -> None:
     assert told(run(tmp_path, {(2, "down")}, log=KEPT)) == []
 
