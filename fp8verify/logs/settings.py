@@ -312,24 +312,43 @@ def _siblings(
     line: Line,
 ) -> dict[str, str]:
     """Return the settings beside one, and of other sections of the dump the number of layers."""
+    of_line = dict(map(_setting, _PAIR.finditer(text[:4096])))
+    # A record is whole in its line; another dump may come before.
+    if text.lstrip().startswith("{"):
+        return of_line
     values: dict[str, str] = {}
     indent = indent_of(text)
-    # A record is whole in its line; another dump may come before.
-    for lines in () if text.lstrip().startswith("{") else (line.below(), line.above()):
+    for lines in (line.below(), line.above()):
+        for name, value in _beside(own_lines(lines, prefix), key, indent):
+            values.setdefault(name, value)
+    return values | of_line
+
+
+def _beside(lines: Iterable[str], key: str, indent: int) -> Iterator[tuple[str, str]]:
+    """Yield the settings on one side of one, and of other sections the number of layers.
+
+    Args:
+        lines: those of the dump, from the setting on.
+        key: its name, with which another dump begins.
+        indent: how far its line is indented; less ends its section.
+    """
+    strangers = 0
+    has_ended = False
+    for line in lines:
+        if _RULE.match(line):
+            return
+        pair = _PAIR.search(line)
+        if pair is None:
+            strangers += 1
+            if strangers > _STRANGERS:
+                return
+            continue
         strangers = 0
-        ended = False
-        for other in own_lines(lines, prefix):
-            depth = indent_of(other)
-            pair = _PAIR.search(other)
-            strangers = 0 if pair else strangers + 1
-            name, value = _setting(pair) if pair else ("", "")
-            if (
-                strangers > _STRANGERS
-                or _RULE.match(other)
-                or (name == key and not ended)
-            ):
-                break
-            ended = ended or (pair is not None and depth < indent)
-            if pair and (name == "num_layers" or (depth == indent and not ended)):
-                values.setdefault(name, value)
-    return values | dict(map(_setting, _PAIR.finditer(text[:4096])))
+        name, value = _setting(pair)
+        if name == key and not has_ended:
+            return
+        depth = indent_of(line)
+        has_ended = has_ended or depth < indent
+        is_of_section = depth == indent and not has_ended
+        if is_of_section or name == "num_layers":
+            yield name, value
