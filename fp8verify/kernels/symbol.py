@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import cached_property, lru_cache
 from typing import Final, NamedTuple
 
@@ -135,6 +135,19 @@ class _Builder:
             self.arguments = [()]
         self.joined = False
 
+    def add_words(self, words: Sequence[str]) -> None:
+        """Read what is a type or a value by all of its words."""
+        if words:
+            self.add(" ".join(words))
+
+    def add_name(self, words: Sequence[str]) -> None:
+        """Read the last of some words as a name; what is before it is what a function returns."""
+        if not words:
+            return
+        if len(words) > 1 or not self.joined:
+            self.finish()
+        self.add(words[-1])
+
     def finish(self) -> tuple[Type, ...]:
         """End the type, and return it with those before it."""
         if self.parts:
@@ -150,14 +163,18 @@ def parse(text: str) -> Type:
 
     A name that was cut off keeps what is there.
     """
-    return next(reversed(_siblings(iter(_LEXER.findall(text)), 0)), EMPTY)
+    found = _siblings(iter(_LEXER.findall(text)), 0)
+    return found[-1] if found else EMPTY  # what is before the name is what it returns
 
 
 def _siblings(lexemes: Iterator[str], depth: int) -> tuple[Type, ...]:
     """Read types up to the bracket that ends them; outermost, up to the parameters."""
     read = _Builder()
-    for lexeme in lexemes if depth <= MAX_DEPTH else ():
-        bracketed = lexeme[0] in "({" and lexeme != ANONYMOUS
+    if depth > MAX_DEPTH:
+        return read.finish()
+    for lexeme in lexemes:
+        is_bracketed = lexeme[0] in "({" and lexeme != ANONYMOUS
+        are_parameters = is_bracketed and not depth and not read.joined
         if lexeme == "<":
             listed = _siblings(lexemes, depth + 1)
             if read.arguments:
@@ -166,16 +183,14 @@ def _siblings(lexemes: Iterator[str], depth: int) -> tuple[Type, ...]:
             read.finish()
         elif lexeme == "::":
             read.joined = True
-        elif (lexeme == ">" and depth) or (bracketed and not depth and not read.joined):
+        elif are_parameters or (lexeme == ">" and depth):
             break
-        elif bracketed:
+        elif is_bracketed:
             read.add(lexeme)
-        elif words := _words(lexeme):
-            if not depth and (
-                len(words) > 1 or not read.joined
-            ):  # what is before it is returned
-                read.finish()
-            read.add(" ".join(words) if depth else words[-1])
+        elif depth:
+            read.add_words(_words(lexeme))
+        else:
+            read.add_name(_words(lexeme))
     return read.finish()
 
 
