@@ -40,6 +40,8 @@ CPP: Final = _elements(
     """
 ) | {"signed char": "int8"}
 
+FP8_ELEMENTS: Final = frozenset({"e4m3", "e5m2"})
+
 # Short spellings inside procedural names: cuBLASLt and CUTLASS `e4m3`, `s8`; xmma `i8`;
 # trtllm-gen `Bfloat16` (lower-cased before the look-up).
 SHORT: Final = _elements(
@@ -75,7 +77,7 @@ SCALES: Final = _elements("ue8m0: float_ue8m0_t ue8m0 ue4m3: float_ue4m3_t ue4m3
 
 _CLASSES: Final[dict[str, Precision]] = {
     **{precision.value: precision for precision in Precision},
-    **dict.fromkeys(("e4m3", "e5m2"), Precision.FP8),
+    **dict.fromkeys(FP8_ELEMENTS, Precision.FP8),
     **dict.fromkeys(("e3m2", "e2m3", "fp6"), Precision.MXFP6),
     "e2m1": Precision.FP4,
     "uint8": Precision.INT8,

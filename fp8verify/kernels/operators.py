@@ -16,7 +16,7 @@ from typing import Final
 import msgspec
 
 from fp8verify.files import parse_toml
-from fp8verify.kernels.describe import CPP, Operands
+from fp8verify.kernels.describe import CPP, FP8_ELEMENTS, Operands
 from fp8verify.patterns import lazy_pattern
 from fp8verify.terms import OpContext, Precision, Role, Scaling
 
@@ -160,7 +160,6 @@ def function_of(name: str) -> str | None:
     return node.removesuffix("Backward")
 
 
-_FP8: Final = frozenset({"e4m3", "e5m2"})
 _BLOCK_SCALES: Final = {"Float8_e8m0fnu": "ue8m0", "Float8_e4m3fn": "ue4m3"}
 _HIGH: Final = frozenset({"bf16", "fp16", "fp32"})
 _PRODUCT_WORD: Final = lazy_pattern(r"gemm|matmul|(?:^|_|b)mm(?:_|$)|linear")
@@ -266,7 +265,7 @@ def _scaling(op: OpContext, product: Product, a: str | None) -> Scaling | None:
     if (
         place is None
         or product.role is not Role.GEMM
-        or a not in _FP8
+        or a not in FP8_ELEMENTS
         or len(op.dims) <= place
     ):
         return None
@@ -301,7 +300,7 @@ def multiplies_fp8(op: OpContext) -> bool:
     if row is not UNKNOWN or op.name.startswith("aten::") or multiplies_nothing(op):
         return False  # the table has every product of ATen
     recorded = [(dims, _element(op, place)) for place, dims in enumerate(op.dims)]
-    matrices = [dims for dims, element in recorded if element in _FP8]
+    matrices = [dims for dims, element in recorded if element in FP8_ELEMENTS]
     if len(matrices) != 2 or not all(map(_is_matrix, matrices)):
         return False
     a, b = matrices

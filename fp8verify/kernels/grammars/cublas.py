@@ -13,7 +13,15 @@ import re
 from typing import Final
 
 from fp8verify.kernels import describe
-from fp8verify.kernels.describe import BLAS, CPP, SCALES, SHORT, Operands, both
+from fp8verify.kernels.describe import (
+    BLAS,
+    CPP,
+    FP8_ELEMENTS,
+    SCALES,
+    SHORT,
+    Operands,
+    both,
+)
 from fp8verify.kernels.symbol import Symbol, Type, walk
 from fp8verify.patterns import lazy_pattern
 from fp8verify.terms import Hint, KernelName, Precision, Role, Scaling
@@ -35,7 +43,6 @@ LETTERS: Final[dict[str, str]] = {
 # Exact modifier tokens that name a scaling, with the format of a hardware block scale.
 _SCALING: Final = lazy_pattern(r"[AB](?:vec|blk)\d+(?P<format>UE8M0|UE4M3)?")
 _LAYOUT: Final = lazy_pattern(r"[TN]{3,4}")
-_FP8: Final = frozenset({"e4m3", "e5m2"})
 
 
 def nvjet(symbol: Symbol) -> KernelName | None:
@@ -73,7 +80,7 @@ def nvjet(symbol: Symbol) -> KernelName | None:
         types._replace(scale=scale),
         scaling=scaling,
         precision=precision,
-        fast_accum=fast if types.a in _FP8 else None,
+        fast_accum=fast if types.a in FP8_ELEMENTS else None,
     )
 
 
@@ -105,7 +112,7 @@ def _nvjet_scaling(
     # a name that was cut off before its layout may have lost the token.
     is_older = arch == "90" or (arch is None and "2cta" not in modifiers)
     is_whole = _LAYOUT.fullmatch(modifiers[-1]) is not None
-    if is_older and is_whole and a in _FP8:
+    if is_older and is_whole and a in FP8_ELEMENTS:
         return Scaling.TENSORWISE, None
     return None, None
 
@@ -276,7 +283,7 @@ def xmma(symbol: Symbol) -> KernelName | None:
     if len(read) > 2:
         types = types._replace(b=SHORT[read[1]])
     fast_accum = None
-    if "algo2" in words and types.a in _FP8:
+    if "algo2" in words and types.a in FP8_ELEMENTS:
         fast_accum = False
     hint = None
     if _XMMA_SPLIT_K in symbol.text:
