@@ -14,6 +14,8 @@ COORDINATES: Final = ("step", "rank", "leg", "layer", "micro-batch")
 VALUE_OF: Final = {
     name: itemgetter(Cell._fields.index(name.replace("-", "_"))) for name in COORDINATES
 }
+# Of these a sentence says that a part of a value falls short, and that others differ.
+HAVE_PARTS: Final = frozenset({"rank", "step", "micro-batch"})
 # Values of some coordinates.
 Value: TypeAlias = "tuple[Hashable, ...]"
 

@@ -8,7 +8,13 @@ from itertools import combinations
 from typing import Final, NamedTuple, TypeAlias
 
 from fp8verify.thresholds import NEARLY_ALL, NEGLIGIBLE
-from fp8verify.verdict.coordinates import COORDINATES, VALUE_OF, Value, by_value
+from fp8verify.verdict.coordinates import (
+    COORDINATES,
+    HAVE_PARTS,
+    VALUE_OF,
+    Value,
+    by_value,
+)
 from fp8verify.verdict.ledger import Cell, Tally
 from fp8verify.verdict.shortfalls import Shortfalls
 
@@ -17,8 +23,6 @@ _Key: TypeAlias = "tuple[_Names, Value]"
 # By value of the coordinates, the short cells.
 _CellsAt: TypeAlias = "dict[Value, list[Cell]]"
 _ROUNDING: Final = 1e-9
-# Of these a sentence says that the others differ.
-_OF_PARTS: Final = frozenset({"rank", "step", "micro-batch"})
 
 
 class Shortfall(NamedTuple):
@@ -108,7 +112,7 @@ class Explanation:
                 if short:
                     found[names, value] = short
             is_everywhere = len(found) == len(groups)
-            says_others_differ = not _OF_PARTS.isdisjoint(names)
+            says_others_differ = not HAVE_PARTS.isdisjoint(names)
             if is_everywhere and says_others_differ:
                 continue
             yield from found.items()

@@ -30,7 +30,7 @@ from fp8verify.verdict.beside import (
     with_same_calls,
 )
 from fp8verify.verdict.clauses import first_that_holds, optional
-from fp8verify.verdict.coordinates import by_value
+from fp8verify.verdict.coordinates import HAVE_PARTS, by_value
 from fp8verify.verdict.expectation import Witness
 from fp8verify.verdict.expected import Requested
 from fp8verify.verdict.explanation import Shortfall
@@ -57,8 +57,6 @@ _CODES: Final = {
     "layer": "layer-not-fp8",
     "leg": "leg-not-fp8",
 }
-# Of these codes a sentence says that a part of a value falls short.
-_HAVE_PARTS: Final = frozenset({"rank", "step", "micro-batch"})
 # What is part of what: "fprop in layers.2.up in step 5".
 _FROM_SMALL: Final = ("leg", "layer", "micro-batch", "step", "rank")
 # Passes that a sentence names.
@@ -113,7 +111,7 @@ class ShortfallFacts:
 
     def _forms(self) -> Iterator[tuple[object, Callable[[], Finding]]]:
         """Yield how it may be said, and when; else it is said of values of a coordinate."""
-        may_be_counted = self._main not in _HAVE_PARTS
+        may_be_counted = self._main not in HAVE_PARTS
         yield may_be_counted and self._is_counted(), self._of_count
         is_of_legs = self._main == "leg"
         is_recompute = self._legs == {Leg.RECOMPUTE}
