@@ -83,6 +83,11 @@ _GENERATED: Final = lazy_pattern(
 )
 
 
+def is_generated(kernel: str) -> bool:
+    """Whether a kernel has a name that TorchInductor gives to those that it generates."""
+    return _GENERATED.match(kernel) is not None
+
+
 def name_conflicts(
     gemms: Iterable[GemmRow],
     others: Iterable[KindTotal],
@@ -102,7 +107,7 @@ def name_conflicts(
             conflicts += row.kernels
     for total in others:
         is_atens = total.kind.op.name.startswith("aten::")
-        if is_atens and _GENERATED.match(total.kind.name):
+        if is_atens and is_generated(total.kind.name):
             compared += total.kernels
             conflicts += total.kernels
     return conflicts, compared

@@ -8,12 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
 from enum import Enum
-from typing import Final
 
 from fp8verify.analysis.bf16_times import shape_of
+from fp8verify.analysis.gemms import is_generated
 from fp8verify.analysis.payoff import added_us
 from fp8verify.analysis.rank import RankEvidence
-from fp8verify.patterns import lazy_pattern
 from fp8verify.terms import LEGS, VAGUE_LEGS, Leg, Precision
 from fp8verify.thresholds import (
     COSTLY,
@@ -25,11 +24,6 @@ from fp8verify.thresholds import (
     NO_GAIN,
 )
 from fp8verify.verdict.selection import amount_of
-
-# What TorchInductor calls the kernels that it generates.
-_GENERATED: Final = lazy_pattern(
-    r"triton_(?:poi|red|per|tem|for|spl|split_scan)_fused_"
-)
 
 
 class Fact(str, Enum):
@@ -84,7 +78,7 @@ def facts_of(rank: RankEvidence) -> frozenset[str]:
     tax = rank.gain.tax
     found = {
         Fact.GRAPHS: rank.trace.health.kernels_in_graphs > 0,
-        Fact.COMPILED: any(map(_GENERATED.match, kernels)),
+        Fact.COMPILED: any(map(is_generated, kernels)),
         Fact.UNFUSED: tax is not None and tax.unfused_us >= HALF * tax.time_us,
         Fact.RECOMPUTES: recomputes(rank),
         Fact.TORCHAO: _any_from("torchao", sources) or _any_from("torchao", calls),
