@@ -81,22 +81,24 @@ def _cast(kind: Kind) -> _Cast | None:
 
 def _cast_of(kind: Kind) -> _Cast | None:
     op = kind.op
-    names = []  # of the types of tensors
+    if not takes_fp8(op):
+        return None
+    if not FP8_FUNCTIONS.isdisjoint(op.around):
+        return _Cast(None)
+    types = []
     fp8_sizes: set[int] = set()
     for name, dims in zip(op.types, op.dims, strict=False):
         if not dims:
             continue
-        names.append(name)
+        types.append(name)
         if FP8_TYPE.search(name):
             fp8_sizes.add(prod(dims))
-    inside = not FP8_FUNCTIONS.isdisjoint(op.around)
-    if not takes_fp8(op) or inside or not names:
-        # What casts by name alone may be anything's: it counts where FP8 is requested.
-        feeds_any = inside and takes_fp8(op)
-        return _Cast(None) if feeds_any else None
-    first_is_fp8 = FP8_TYPE.search(names[0]) is not None
+    if not types:
+        return None  # by name alone it may be anything's: that counts where FP8 is requested
+    first_is_fp8 = FP8_TYPE.search(types[0]) is not None
     first_is_output = op.name == "aten::copy_"
-    if first_is_fp8 != first_is_output:
+    reads_fp8 = first_is_fp8 != first_is_output
+    if reads_fp8:
         return _Cast(read=frozenset(fp8_sizes))
     return _Cast(written=frozenset(fp8_sizes))
 
