@@ -443,26 +443,31 @@ def _settle_hidden_products(trace: Trace, kinds: Kinds) -> None:
     ran_low = any(kind.is_gemm and kind.is_low for kind in kinds.rows)
     for number, kind in hiding:
         mean = kinds.mean_ns(number)
-        is_long = mean >= limits.AS_LONG_AS_GEMMS * usual > 0
         by_name = functions.get(kind.name, _NONE)
         function = functions.get(_key(kind.op.name)) or by_name
-        precision = Precision.UNKNOWN
         if function.has_product(mean, rate):
-            precision = function.precision
-        elif kind.op.dims or not is_long:
+            kinds.rows[number] = _as_product(kind, function.precision)
             continue
-        elif not ran_low and _is_called_other_work(kind):
-            continue  # without FP8 there is no ACTIVE that it could make wrong
-        known = precision is not Precision.UNKNOWN
-        kinds.rows[number] = kind.changed(
-            "but it ran as long as a product of what its function takes",
-            role=Role.GEMM if known else Role.OTHER,
-            precision=precision,
-            source="op" if known else "none",
-            a=None,
-            b=None,
-            hidden=True,
-        )
+        is_long = mean >= limits.AS_LONG_AS_GEMMS * usual > 0
+        may_be_product = is_long and not kind.op.dims
+        # Without FP8 there is no ACTIVE that it could make wrong.
+        is_harmless = not ran_low and _is_called_other_work(kind)
+        if may_be_product and not is_harmless:
+            kinds.rows[number] = _as_product(kind, Precision.UNKNOWN)
+
+
+def _as_product(kind: Kind, precision: Precision) -> Kind:
+    """Return a kernel as a GEMM of a precision; where that is unknown it stays unrecognized."""
+    is_known = precision is not Precision.UNKNOWN
+    return kind.changed(
+        "but it ran as long as a product of what its function takes",
+        role=Role.GEMM if is_known else Role.OTHER,
+        precision=precision,
+        source="op" if is_known else "none",
+        a=None,
+        b=None,
+        hidden=True,
+    )
 
 
 def _hiding(trace: Trace, kinds: Kinds) -> list[tuple[int, Kind]]:
