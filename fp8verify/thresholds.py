@@ -24,7 +24,7 @@ NEARLY_ALL: Final = 0.9
 USUAL_SHARE: Final = 0.5
 # Share of GEMM FLOPs by which the expected one may be missed: shapes of padding are rounded.
 TOLERANCE: Final = 0.02
-# Share of GEMM time without shapes up to which FLOP shares are quoted.
+# Share of GEMM time, or of launches, without shapes up to which FLOP shares are quoted.
 WITHOUT_SHAPES: Final = 0.001
 # Share of the time of possible GEMMs from which unrecognized kernels may hide a run in FP8: custom
 # norms, losses and rotations take less than the GEMMs of a model.
