@@ -148,24 +148,16 @@ def _comparable(ledger: Ledger) -> Iterator[_OfLayer]:
     for (rank, step, layer), by_leg in layers.items():
         without_size = (rank, step, None)
         unsized = layers.get(without_size, {})
-        other = (rank, step, turned(layer))
-        of_other = layers.get(other, by_leg)
+        either = _no_legs()
+        for like in dict.fromkeys((layer, turned(layer))):
+            of_like = layers.get((rank, step, like), {})
+            for leg, found in of_like.items():
+                either[leg] += found
         if layer is None:
             every = together[rank, step]
             yield _OfLayer(rank, None, every, every)
         elif Leg.FPROP not in unsized:
-            yield _OfLayer(rank, layer, by_leg, _joined(by_leg, of_other))
-
-
-def _joined(by_leg: _ByLeg, of_other: _ByLeg) -> _ByLeg:
-    """Return what ran of a layer and of another one, which may be itself."""
-    if of_other is by_leg:
-        return by_leg
-    joined = _no_legs()
-    for one in (by_leg, of_other):
-        for leg, found in one.items():
-            joined[leg] += found
-    return joined
+            yield _OfLayer(rank, layer, by_leg, either)
 
 
 def _of_step(
@@ -189,11 +181,15 @@ def _of_step(
         for one in _agree(layer, compared, forward, found):
             is_sure = one.is_sure and not is_frozen
             yield one._replace(is_sure=is_sure)
-        if layer is not None and legs == (Leg.DGRAD,):
-            yield from _but_first_layers(forward, found)
+        yield from _but_first_layers(layer, legs, forward, found)
 
 
-def _but_first_layers(forward: _Found, found: _Found) -> Iterator[Expected]:
+def _but_first_layers(
+    layer: Layer,
+    legs: tuple[Leg, ...],
+    forward: _Found,
+    found: _Found,
+) -> Iterator[Expected]:
     """Yield that dgrads perhaps agree with the products of all but the first layers, which have none.
 
     Other layers may have none, as those of a second model whose input takes no gradient.
@@ -202,7 +198,9 @@ def _but_first_layers(forward: _Found, found: _Found) -> Iterator[Expected]:
     products = entries_of(others)
     entries = entries_of(found)
     have_one_each = launches_of(entries) == launches_of(products)
-    if have_one_each and len(others) < len(forward):
+    are_fewer = len(others) < len(forward)
+    are_of_dgrad = layer is not None and legs == (Leg.DGRAD,)
+    if are_of_dgrad and are_fewer and have_one_each:
         least = _least_of(entries, products, 1)
         yield expected_at(Witness.CALL, found, least, is_sure=False)
 

@@ -134,7 +134,7 @@ def _readings(ran: Launches, modules: _Modules) -> Iterator[_Reading]:
         for lacking in range(0, first + 1, each):
             again = ran.launches - whole + lacking
             may_repeat = ran.may_repeat and ran.launches > whole
-            most = one.calls if may_repeat else 0
+            most = one.calls * may_repeat
             if again in range(0, most + 1, each):
                 high = _high(legs, one, lacking, again, modules)
                 yield _Reading(high, again in (0, one.calls, in_blocks))

@@ -104,7 +104,7 @@ def delayed_gradients(
             owner = owners[gemm.position]
             # The number of an optimizer's products tells nothing: a model may have as few layers.
             has_sides = step.is_schedule and gemm.shape is not None
-            is_free = has_sides or owner is not Leg.OPTIMIZER
+            is_free = owner is None or (has_sides and owner is Leg.OPTIMIZER)
             if is_free and _may_be_wgrad(gemm, owner, known, sides):
                 delayed.append(gemm)
         for match in _matches(delayed, layers, by_count=step.is_schedule):
@@ -200,8 +200,6 @@ def _may_be_wgrad(
 
     Without a size, none is that an operator of a forward pass launched.
     """
-    if owner is Leg.ATTENTION:
-        return False
     if owner is None and known.leg(gemm) is not Leg.FPROP:
         return known.leg(gemm) in VAGUE_LEGS
     if gemm.shape is None:
