@@ -155,6 +155,10 @@ def _weaker(before: Said, after: Said, source: str) -> bool:
     if source == "shapes" and after.verdict == "ACTIVE":
         # They alone say how much of the work each layer is, where no list does.
         return _IS_SHARE in before.reason and not _says_short(before)
+    if source == "later steps" and _IS_SHARE in after.reason:
+        # Nothing says what was to run, so half is a default, and each window has its own share of
+        # the work: experts get other tokens in each step.
+        return not _says_short(after)
     if source not in STATES:
         return False
     claims = before.verdict, after.verdict
