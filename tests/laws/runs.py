@@ -614,11 +614,12 @@ def _shown_by(run: Run, place: int, legs: str, where: str) -> str:
     takes_turns = any(one.expert for one in run.layers) and "shapes" in run.hidden
     if run.lists and not takes_turns:
         return "module list"
-    # A count leaves room for a fault where experts that were left out got no tokens.
+    # A number leaves room for a fault where experts that were left out got no tokens.
     is_counted = not any(one.expert and not one.low for one in run.layers)
     if run.log == "count" and is_counted:
         return "count"
-    if run.log == "pins" and any(not one.low for one in run.layers):
+    leaves_out = any(not one.low for one in run.layers)
+    if run.log == "pins" and leaves_out and is_counted:
         return "filters"
     if legs != "all" and not ({"numbers"} & run.hidden) and run.form == "eager":
         return "legs of the call"
