@@ -197,8 +197,8 @@ def test_of_gradients_that_may_be_of_a_high_leg_the_others_are_stated() -> None:
 
 
 def test_recomputed_products_may_be_among_gradients_of_open_legs() -> None:
-    """One of five: two gradients of the high module, and that product if it is of it."""
-    statements = nothing(modules={UP: listed("up", "high")})
+    """One of five: two gradients of the high module, and that product if it is of no block."""
+    statements = nothing(modules={UP: listed("blocks.0.up", "high")})
     found = everything([either_gradient(UP, 2), either_gradient(UP, 3)], statements)
     (stated_of,) = (one.expected for one in found if one.where == ((UP, B),))
     assert (stated_of.least, stated_of.perhaps) == (2.0, 3.0)
@@ -207,7 +207,7 @@ def test_recomputed_products_may_be_among_gradients_of_open_legs() -> None:
 @pytest.mark.parametrize(
     ("names", "are_ordered", "perhaps"),
     [
-        (("up", "high"), True, 3.0),
+        (("blocks.0.up", "high"), True, 3.0),
         (("experts.0.up", "high"), False, 3.0),
         (("experts.0.up", "high"), True, 0.0),
     ],
