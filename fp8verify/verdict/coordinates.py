@@ -7,7 +7,6 @@ from collections.abc import Hashable, Iterable, Sequence
 from operator import itemgetter
 from typing import Final, TypeAlias
 
-from fp8verify.analysis.kinds import grouped
 from fp8verify.verdict.ledger import Cell
 
 COORDINATES: Final = ("step", "rank", "leg", "layer", "micro-batch")
@@ -24,9 +23,9 @@ def by_value(
     cells: Iterable[Cell], names: Sequence[str]
 ) -> defaultdict[Value, list[Cell]]:
     """Return the cells at each value of some coordinates."""
-    getters = [VALUE_OF[name] for name in names]
-
-    def value(cell: Cell) -> Value:
-        return tuple(get(cell) for get in getters)
-
-    return grouped(cells, value)
+    chosen = list(cells)
+    columns = [map(VALUE_OF[name], chosen) for name in names]
+    groups: defaultdict[Value, list[Cell]] = defaultdict(list)
+    for value, cell in zip(zip(*columns, strict=True), chosen, strict=True):
+        groups[value].append(cell)
+    return groups

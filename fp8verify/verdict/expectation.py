@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from enum import IntEnum
 from typing import Final, NamedTuple
 
 from fp8verify.terms import Leg
-from fp8verify.verdict.ledger import Cell, Entry, Layer, Ledger, Place
+from fp8verify.verdict.ledger import Cell, Entry, Layer, Ledger, Place, Program
 from fp8verify.verdict.statements import Statements
 
 
@@ -59,12 +60,24 @@ class Expected(NamedTuple):
 
         The recipe is in what a list says of each leg, and in what other executions ran.
         """
-        places = {cell.place for cell in self.cells}
-        legs = {cell.leg for cell in self.cells}
-        is_high = any(map(statements.is_high, places))
-        keeps_leg = any(map(statements.leaves_high, legs))
+        is_high = any(map(statements.is_high, self.cells))
+        keeps_leg = any(statements.leaves_high(cell.leg) for cell in self.cells)
         has_recipe = self.by in _WITH_RECIPE
         return is_high or (keeps_leg and not has_recipe)
+
+    def in_step(self, rank: int, step: int) -> Expected:
+        """Return what it says of an equal step."""
+        cells = []
+        for cell in self.cells:
+            equal = Cell(
+                rank=rank,
+                step=step,
+                micro_batch=cell.micro_batch,
+                layer=cell.layer,
+                leg=cell.leg,
+            )
+            cells.append(equal)
+        return self._replace(cells=tuple(cells))
 
     @property
     def lacks(self) -> float:
@@ -99,13 +112,53 @@ class Placed(NamedTuple):
     entry: Entry
 
 
-def placed(ledger: Ledger) -> Iterator[Placed]:
-    """Yield the entries of all executions."""
-    for place, program in ledger.program_of.items():
-        for entry in program.entries:
-            layer = entry.slot.layer
-            cell = Cell(*place, layer, entry.leg)
-            yield Placed(cell, entry)
+class EqualSteps(NamedTuple):
+    """Steps of ranks with equal lists whose micro-batches ran equal programs.
+
+    Attributes:
+        entries: those of the first step.
+        steps: the rank and the step of all.
+    """
+
+    entries: list[Placed]
+    steps: list[tuple[int, int]]
+
+    @property
+    def rank(self) -> int:
+        """The rank of the first step."""
+        rank, _ = self.steps[0]
+        return rank
+
+    def all_say(self, stated: Iterable[Expected]) -> Iterator[Expected]:
+        """Yield of all steps what is expected of the first."""
+        for one in stated:
+            for rank, step in self.steps:
+                yield one.in_step(rank, step)
+
+
+def equal_steps(ledger: Ledger, statements: Statements) -> Iterator[EqualSteps]:
+    """Yield the steps of all ranks, equal ones together."""
+    places_of: dict[tuple[int, int], list[Place]] = defaultdict(list)
+    for place in ledger.program_of:
+        places_of[place.rank, place.step].append(place)
+    alike: dict[object, list[tuple[int, int]]] = defaultdict(list)
+    for (rank, step), places in places_of.items():
+        context = statements.context(rank)
+        ran = [(place.micro_batch, ledger.program_of[place]) for place in places]
+        alike[context, tuple(ran)].append((rank, step))
+    for steps in alike.values():
+        entries: list[Placed] = []
+        for place in places_of[steps[0]]:
+            entries += _placed(place, ledger.program_of[place])
+        yield EqualSteps(entries, steps)
+
+
+def _placed(place: Place, program: Program) -> Iterator[Placed]:
+    """Yield the entries of an execution."""
+    for entry in program.entries:
+        layer = entry.slot.layer
+        cell = Cell(*place, layer, entry.leg)
+        yield Placed(cell, entry)
 
 
 def entries_of(found: Iterable[Placed]) -> list[Entry]:

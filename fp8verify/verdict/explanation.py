@@ -66,8 +66,9 @@ class Explanation:
         rest = (1 - NEARLY_ALL) * whole
         self._little = min(NEGLIGIBLE, rest)
         for size in (1, 2):
-            candidates = dict(self._candidates(size))
-            self._take(candidates)
+            if self._is_left():
+                candidates = dict(self._candidates(size))
+                self._take(candidates)
         if self._is_left():
             self._take_rest()
 

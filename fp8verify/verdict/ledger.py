@@ -270,25 +270,39 @@ class Ledger:
     def _add_up(self, rank: int) -> None:
         """Sum up a rank: in FLOPs, if those of (nearly) all launches are known."""
         places = [place for place in self.program_of if place.rank == rank]
-        found: list[Entry] = []
-        for place in places:
-            found += self.program_of[place].entries
+        executions = Counter(self.program_of[place] for place in places)
         launches = 0
         without_work = 0
-        for entry in found:
-            launches += entry.ran.launches
-            if not entry.ran.work:
-                without_work += entry.ran.launches
+        for program, times in executions.items():
+            for entry in program.entries:
+                launches += times * entry.ran.launches
+                if not entry.ran.work:
+                    without_work += times * entry.ran.launches
         allowed = launches * WITHOUT_SHAPES
         self.in_flops.append(without_work <= allowed)
-        work = sum(self._work(rank, entry) for entry in found)
+        work = 0.0
+        for program, times in executions.items():
+            work += times * sum(self._work(rank, entry) for entry in program.entries)
         whole = work or 1.0
+        sums = {program: self._sums(rank, program, whole) for program in executions}
         for place in places:
-            by_layer = self.program_of[place].by_layer
-            for (layer, leg), entries in by_layer.items():
-                tallies = [self._tally(rank, entry, whole) for entry in entries]
+            program = self.program_of[place]
+            for (layer, leg), tally in sums[program].items():
                 cell = Cell(*place, layer, leg)
-                self.cells[cell] = add_up(tallies)
+                self.cells[cell] = tally
+
+    def _sums(
+        self,
+        rank: int,
+        program: Program,
+        whole: float,
+    ) -> dict[tuple[Layer, Leg], Tally]:
+        """Sum up an execution by layer and leg, its work as fractions of the rank's."""
+        sums = {}
+        for key, entries in program.by_layer.items():
+            tallies = [self._tally(rank, entry, whole) for entry in entries]
+            sums[key] = add_up(tallies)
+        return sums
 
     def _tally(
         self,

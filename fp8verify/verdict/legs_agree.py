@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence, Set
 from typing import NamedTuple, TypeAlias
 
 from fp8verify.analysis.calls import Tie
@@ -13,16 +13,17 @@ from fp8verify.capture.schema import ModuleRecord
 from fp8verify.terms import BACKWARD_LEGS, GRADIENT_LEGS, Leg
 from fp8verify.thresholds import FIRST_LAYERS
 from fp8verify.verdict.expectation import (
+    EqualSteps,
     Expected,
     Placed,
     Said,
     Witness,
     entries_of,
+    equal_steps,
     expected_at,
     launches_of,
     leg_of,
     low_of,
-    placed,
     said,
 )
 from fp8verify.verdict.ledger import Entry, Layer, Ledger, Place, Program, turned
@@ -106,14 +107,31 @@ def by_loose_calls(ledger: Ledger, statements: Statements) -> Iterator[Expected]
     call.
     """
     layers = {cell.layer for cell in ledger.cells}
-    for rank, layer, by_leg, either in _comparable(ledger):
+    for equal in equal_steps(ledger, statements):
+        stated = _of_first_step(equal, layers, statements)
+        yield from equal.all_say(stated)
+
+
+def _of_first_step(
+    equal: EqualSteps,
+    layers: Set[Layer],
+    statements: Statements,
+) -> Iterator[Expected]:
+    """Yield what the layers of the first of some equal steps say.
+
+    Args:
+        equal: the steps.
+        layers: all layers that ran.
+        statements: what is stated of the run.
+    """
+    for layer, by_leg, either in _comparable(equal.entries):
         if Leg.UNKNOWN in by_leg or Leg.FPROP not in by_leg:
             continue
         # The gradients may be those of layers with inputs and outputs exchanged.
         other = turned(layer)
         has_turned = other != layer and other in layers
         is_vague = Leg.BACKWARD in by_leg
-        for expected in _of_step(rank, layer, by_leg, statements):
+        for expected in _of_layer(equal.rank, layer, by_leg, statements):
             is_sure = expected.is_sure and not (is_vague and has_turned)
             yield expected._replace(is_sure=is_sure)
         if is_vague:
@@ -125,42 +143,38 @@ def _no_legs() -> _ByLeg:
 
 
 class _OfLayer(NamedTuple):
-    """What ran of a layer of a rank in a step; `either` has its like with sides exchanged too."""
+    """What ran of a layer in a step; `either` has its like with sides exchanged too."""
 
-    rank: int
     layer: Layer
     by_leg: _ByLeg
     either: _ByLeg
 
 
-def _comparable(ledger: Ledger) -> Iterator[_OfLayer]:
-    """Yield what ran of each layer in each step, and all together where some have no size.
+def _comparable(entries: Iterable[Placed]) -> Iterator[_OfLayer]:
+    """Yield what ran of each layer in a step, and all together where some have no size.
 
     Gradients without a size may be those that layers lack. Where forward products have none, those
     of no layer are known.
     """
-    layers: dict[tuple[int, int, Layer], _ByLeg] = defaultdict(_no_legs)
-    together: dict[tuple[int, int], _ByLeg] = defaultdict(_no_legs)
-    for one in placed(ledger):
-        rank, step, _, layer, leg = one.cell
-        layers[rank, step, layer][leg].append(one)
-        together[rank, step][leg].append(one)
-    for (rank, step, layer), by_leg in layers.items():
-        without_size = (rank, step, None)
-        unsized = layers.get(without_size, {})
+    layers: dict[Layer, _ByLeg] = defaultdict(_no_legs)
+    together = _no_legs()
+    for one in entries:
+        layers[one.cell.layer][one.cell.leg].append(one)
+        together[one.cell.leg].append(one)
+    unsized = layers.get(None, {})
+    for layer, by_leg in layers.items():
         either = _no_legs()
         for like in dict.fromkeys((layer, turned(layer))):
-            of_like = layers.get((rank, step, like), {})
+            of_like = layers.get(like, {})
             for leg, found in of_like.items():
                 either[leg] += found
         if layer is None:
-            every = together[rank, step]
-            yield _OfLayer(rank, None, every, every)
+            yield _OfLayer(None, together, together)
         elif Leg.FPROP not in unsized:
-            yield _OfLayer(rank, layer, by_leg, either)
+            yield _OfLayer(layer, by_leg, either)
 
 
-def _of_step(
+def _of_layer(
     rank: int,
     layer: Layer,
     by_leg: _ByLeg,

@@ -18,17 +18,18 @@ from fp8verify.analysis.kinds import grouped
 from fp8verify.capture.schema import ModuleRecord
 from fp8verify.terms import BACKWARD_LEGS, GRADIENT_LEGS, Leg
 from fp8verify.verdict.expectation import (
+    EqualSteps,
     Expected,
     Placed,
     Said,
     Witness,
     all_but,
     entries_of,
+    equal_steps,
     expected_at,
     launches_of,
     leg_of,
     low_of,
-    placed,
     products_of,
     said,
 )
@@ -48,8 +49,6 @@ from fp8verify.verdict.statements import Statements
 
 # Launches of one leg, or of gradients that may be dgrad or wgrad.
 _OfLeg: TypeAlias = "tuple[Leg, list[Entry]]"
-# A rank, a step, a layer and one of its legs.
-_OfStep: TypeAlias = "tuple[int, int, Layer, Leg]"
 
 
 def by_list(
@@ -117,17 +116,24 @@ def by_list_of_steps(ledger: Ledger, statements: Statements) -> Iterator[Expecte
     Layers that are called one after the other, each with its gradients, are executions of their
     own, and none of these calls all modules.
     """
-    steps: dict[_OfStep, list[Placed]] = defaultdict(list)
-    for one in placed(ledger):
-        rank, step, _, layer, leg = one.cell
-        key = (rank, step, layer, leg)
-        steps[key].append(one)
-    for (rank, step, layer, leg), found in steps.items():
-        modules = statements.modules_of(rank, layer)
+    for equal in equal_steps(ledger, statements):
+        stated = _of_first_step(equal, statements)
+        yield from equal.all_say(stated)
+
+
+def _of_first_step(
+    equal: EqualSteps,
+    statements: Statements,
+) -> Iterator[Expected]:
+    """Yield what is stated of the first of some equal steps."""
+    by_layer: dict[tuple[Layer, Leg], list[Placed]] = defaultdict(list)
+    for one in equal.entries:
+        by_layer[one.cell.layer, one.cell.leg].append(one)
+    for (layer, leg), found in by_layer.items():
+        modules = statements.modules_of(equal.rank, layer)
         # Gradients may be taken for those of frozen layers.
         is_frozen = any(module.frozen for module in modules)
-        products = (rank, step, layer, Leg.FPROP)
-        forward = steps.get(products, ())
+        forward = by_layer.get((layer, Leg.FPROP), ())
         is_whole = len(found) == len(forward) == len(modules)
         cells = {one.cell for one in found}
         is_vague = len(legs_of(leg)) > 1

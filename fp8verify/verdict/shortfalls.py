@@ -73,10 +73,11 @@ class Shortfalls:
         perhaps = _Lacking()
         for one in expectations(ledger, statements):
             self._note(one)
-            lacks = self._parts(one, one.lacks)
-            surely.add(one, lacks)
-            may_lack = self._parts(one, one.may_lack)
-            perhaps.add(one, may_lack)
+            if one.may_lack:
+                lacks = self._parts(one, one.lacks)
+                surely.add(one, lacks)
+                may_lack = self._parts(one, one.may_lack)
+                perhaps.add(one, may_lack)
         self.lacks = surely.joined()
         self.may_lack = perhaps.joined()
         self.expected: dict[Cell, float] = {}

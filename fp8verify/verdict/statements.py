@@ -17,7 +17,7 @@ from fp8verify.model.claims import Claim
 from fp8verify.patterns import lazy_pattern
 from fp8verify.terms import Leg
 from fp8verify.verdict.expected import CONVERTED, Requested
-from fp8verify.verdict.ledger import Layer, Place, Program, legs_of
+from fp8verify.verdict.ledger import Cell, Layer, Place, Program, legs_of
 from fp8verify.verdict.order import (
     Listed,
     Named,
@@ -74,9 +74,9 @@ class Statements:
         self.blocks = pins.first_and_last if is_known else None
         self._high_steps = list(map(requested.high_steps, ranks))
 
-    def is_high(self, place: Place) -> bool:
+    def is_high(self, where: Place | Cell) -> bool:
         """Whether the log states that a step does not run in low precision."""
-        return place.step in self._high_steps[place.rank]
+        return where.step in self._high_steps[where.rank]
 
     def leaves_high(self, leg: Leg) -> bool:
         """Whether the recipe keeps a leg in high precision, or one that it may be."""
