@@ -77,6 +77,20 @@ class Execution(NamedTuple):
     times: tuple[TimesRow, ...]
 
 
+class _Part(NamedTuple):
+    """What a launch is in its call."""
+
+    leg: Leg
+    is_low: bool
+
+
+class _Closed(NamedTuple):
+    """A call, and what each of its launches is in it."""
+
+    call: Call
+    parts: list[_Part]
+
+
 class _Open:
     """A call that is being put together."""
 
@@ -91,42 +105,54 @@ class _Open:
         self.layer = layer
         self.step = first.gemm.step
         self.micro_batch = first.micro_batch
-        self.legs: dict[Leg, list[Placed]] = defaultdict(list)
+        self.launches: list[Placed] = []
+        self._legs: list[Leg] = []
 
     def add(self, placed: Placed, leg: Leg) -> None:
-        self.legs[leg].append(placed)
+        self.launches.append(placed)
+        self._legs.append(leg)
 
-    def close(self) -> Call:
-        self._settle_vague()
+    def made_of(self) -> object:
+        """Return what it has in common with calls that are equal, in their launches too."""
+        launches = [(placed.gemm.kind_id, placed.shape) for placed in self.launches]
+        return (self.layer, self.size, self.tie, tuple(self._legs), tuple(launches))
+
+    def close(self) -> _Closed:
+        by_leg: dict[Leg, list[Placed]] = defaultdict(list)
+        parts = []
+        for placed, leg in zip(self.launches, self._settled(), strict=True):
+            by_leg[leg].append(placed)
+            part = _Part(leg, placed.gemm.kind.is_low)
+            parts.append(part)
         legs = []
         for leg in Leg:
-            if leg in self.legs:
-                ran = _sum(self.legs[leg])
+            if leg in by_leg:
+                ran = _sum(by_leg[leg])
                 legs.append((leg, ran))
-        return Call(
+        call = Call(
             layer=self.layer or None,
             size=self.size,
             legs=tuple(legs),
             tie=self.tie,
         )
+        return _Closed(call, parts)
 
-    def _settle_vague(self) -> None:
+    def _settled(self) -> list[Leg]:
         """Let what may be dgrad or wgrad be the one that the call lacks, if it has the other.
 
         Not where only the order of the launches says that they are of one call.
         """
+        legs = self._legs
         if self.size is None and self.tie is not Tie.NUMBER:
-            return
-        has_dgrad = Leg.DGRAD in self.legs
-        has_wgrad = Leg.WGRAD in self.legs
-        if has_dgrad == has_wgrad or Leg.BACKWARD not in self.legs:
-            return
-        known = Leg.DGRAD if has_dgrad else Leg.WGRAD
-        lacking = Leg.WGRAD if has_dgrad else Leg.DGRAD
-        vague = self.legs[Leg.BACKWARD]
-        if len(vague) == len(self.legs[known]):
-            del self.legs[Leg.BACKWARD]
-            self.legs[lacking] = vague
+            return legs
+        dgrads = legs.count(Leg.DGRAD)
+        wgrads = legs.count(Leg.WGRAD)
+        has_both = dgrads > 0 and wgrads > 0
+        vague = legs.count(Leg.BACKWARD)
+        if has_both or vague != dgrads + wgrads:
+            return legs
+        lacking = Leg.WGRAD if dgrads else Leg.DGRAD
+        return [lacking if leg is Leg.BACKWARD else leg for leg in legs]
 
 
 def executions_of(trace: Trace, gemms: Sequence[Placed]) -> list[Execution]:
@@ -202,30 +228,27 @@ class _Times:
     """By layer and leg the ns of all launches of an execution, and of those in no low precision."""
 
     def __init__(self) -> None:
-        self._every = Counter[tuple[Layer, Leg]]()
-        self._high = Counter[tuple[Layer, Leg]]()
+        self._every: dict[tuple[Layer, Leg], int] = defaultdict(int)
+        self._high: dict[tuple[Layer, Leg], int] = defaultdict(int)
 
     def add(
         self,
         layer: Layer,
-        leg: Leg,
-        gemms: Iterable[Placed],
-        durations: Sequence[int],
+        part: _Part,
+        duration: int,
     ) -> None:
-        """Add the launches of a leg of a call."""
-        key = (layer, leg)
-        for placed in gemms:
-            duration = durations[placed.gemm.index]
-            self._every[key] += duration
-            if not placed.gemm.kind.is_low:
-                self._high[key] += duration
+        """Add a launch of a call."""
+        key = (layer, part.leg)
+        self._every[key] += duration
+        if not part.is_low:
+            self._high[key] += duration
 
     def rows(self) -> tuple[TimesRow, ...]:
         """Return them, in the order in which layers and legs came first."""
         rows = []
         for key, every in self._every.items():
             layer, leg = key
-            high = self._high[key]
+            high = self._high.get(key, 0)
             rows.append((layer, leg, every, high))
         return tuple(rows)
 
@@ -237,16 +260,21 @@ def _in_executions(
     """Sort calls into executions; equal ones share their tuple."""
     by_execution: dict[_Key, list[Call]] = defaultdict(list)
     times: dict[_Key, _Times] = defaultdict(_Times)
+    closed: dict[object, _Closed] = {}
     known: dict[Call, Call] = {}
     for opened in calls:
-        key = (opened.step, opened.micro_batch)
-        call = opened.close()
+        made_of = opened.made_of()
+        if made_of not in closed:
+            closed[made_of] = opened.close()
+        call, parts = closed[made_of]
         call = known.setdefault(call, call)
+        key = (opened.step, opened.micro_batch)
         by_execution[key].append(call)
         layer = call.layer or call.size
         of_execution = times[key]
-        for leg, gemms in opened.legs.items():
-            of_execution.add(layer, leg, gemms, durations)
+        for placed, part in zip(opened.launches, parts, strict=True):
+            duration = durations[placed.gemm.index]
+            of_execution.add(layer, part, duration)
     programs: dict[_Program, _Program] = {}
     found = []
     for key in sorted(by_execution):

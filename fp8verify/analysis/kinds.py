@@ -8,7 +8,7 @@ from __future__ import annotations
 from array import array
 from collections import Counter, defaultdict
 from collections.abc import Callable, Hashable, Iterable
-from functools import cached_property
+from functools import cached_property, lru_cache
 from itertools import compress, repeat
 from math import prod
 from typing import Any, Final, NamedTuple, TypeAlias, TypeVar
@@ -79,26 +79,36 @@ class GemmShape(NamedTuple):
 
         wgrad gives the weight's size or its transpose.
         """
-        m = self.m
-        n = self.n
-        k = self.k
-        if leg in (Leg.FPROP, Leg.RECOMPUTE):
-            return ((m, n, k),)
-        of_dgrad = (m, k, n)
-        of_wgrad = (k, m, n)
-        of_wgrad_transposed = (k, n, m)
-        if leg is Leg.DGRAD:
-            return (of_dgrad,)
-        if leg is Leg.WGRAD:
-            return (of_wgrad, of_wgrad_transposed)
-        return (of_dgrad, of_wgrad, of_wgrad_transposed)
+        return _forward_sizes(self, leg)
 
     def layer_sizes(self, leg: Leg) -> tuple[tuple[int, int], ...]:
         """Return (outputs, inputs) that the layer of a leg's product may have."""
-        if self.batch != 1:
-            return ()
-        sizes = self.forward_sizes(leg)
-        return tuple((n, k) for _, n, k in sizes)
+        return _layer_sizes(self, leg)
+
+
+@lru_cache(1 << 12)  # thousands of launches have a few shapes
+def _forward_sizes(shape: GemmShape, leg: Leg) -> tuple[Size, ...]:
+    m = shape.m
+    n = shape.n
+    k = shape.k
+    if leg in (Leg.FPROP, Leg.RECOMPUTE):
+        return ((m, n, k),)
+    of_dgrad = (m, k, n)
+    of_wgrad = (k, m, n)
+    of_wgrad_transposed = (k, n, m)
+    if leg is Leg.DGRAD:
+        return (of_dgrad,)
+    if leg is Leg.WGRAD:
+        return (of_wgrad, of_wgrad_transposed)
+    return (of_dgrad, of_wgrad, of_wgrad_transposed)
+
+
+@lru_cache(1 << 12)  # thousands of launches have a few shapes
+def _layer_sizes(shape: GemmShape, leg: Leg) -> tuple[tuple[int, int], ...]:
+    if shape.batch != 1:
+        return ()
+    sizes = _forward_sizes(shape, leg)
+    return tuple((n, k) for _, n, k in sizes)
 
 
 def gemm_shape(op: OpContext) -> GemmShape | None:
@@ -259,6 +269,11 @@ GRAPH: Final = "CompiledFunction"
 def is_of_graph(op: OpContext) -> bool:
     """Whether a graph of torch.compile ran an operator: one function, of many layers."""
     return any(name.startswith(GRAPH) for name in op.around)
+
+
+def is_in_graph(op: OpContext) -> bool:
+    """Whether the node of such a graph ran an operator."""
+    return GRAPH in map(function_of, op.around)
 
 
 class Kind(NamedTuple):

@@ -153,8 +153,11 @@ def _covered(columns: Kernels, order: Iterable[int]) -> tuple[int, int]:
     for index in order:
         start = starts[index]
         end = start + durations[index]
-        if end > reached:
-            covered += end - (max(reached, start))
+        if start >= reached:
+            covered += end - start
+            reached = end
+        elif end > reached:
+            covered += end - reached
             reached = end
     return covered, reached
 

@@ -52,7 +52,8 @@ class Autograd:
         Args:
             op_rows: for each kernel the row of its operator, or -1.
         """
-        sources = list(map(self._numbered, op_rows))
+        source_of = {row: self._numbered(row) for row in set(op_rows)}
+        sources = list(map(source_of.__getitem__, op_rows))
         calls = {-1: -1}
         nodes = {-1: -1}
         node_of: dict[int, int] = {}
@@ -142,10 +143,17 @@ class Autograd:
         return self._forward_id[self._ops.inputs[row]]
 
     def _numbered(self, row: int) -> int:
-        """Return the innermost operator at or around a row that has a number, or -1.
+        """Return the innermost operator at or around a row that has a number, or -1."""
+        sequence = self._ops.sequence
+        parent = self._parent
+        for _ in range(8):
+            if row < 0 or sequence[row] >= 0:
+                return row
+            row = parent[row]
+        return self._numbered_far_out(row)
 
-        Each row is walked once: ranges may lie thousands deep.
-        """
+    def _numbered_far_out(self, row: int) -> int:
+        """Return the same, and remember it: ranges may lie thousands deep."""
         sequence = self._ops.sequence
         found = self._found
         walked = []

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Set
 from enum import IntEnum
 from typing import NamedTuple, TypeAlias
 
-from fp8verify.analysis.kinds import EXPERTS, is_of_graph
+from fp8verify.analysis.kinds import EXPERTS
 from fp8verify.analysis.placing.known import Known
 from fp8verify.analysis.placing.launches import Gemm
 from fp8verify.terms import BACKWARD_LEGS, Leg, Role
@@ -104,7 +104,7 @@ def _key_of(
         tie = Tie.NOTHING
     elif gemm.makes < 0:
         tie = Tie.SIZE
-    elif is_of_graph(gemm.kind.op):
+    elif gemm.of_graph:
         tie = Tie.GRAPH
     else:
         return (gemm.makes, size), Tie.NUMBER

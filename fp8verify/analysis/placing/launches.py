@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from typing import Final
+from typing import Final, NamedTuple
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -17,6 +17,8 @@ from fp8verify.analysis.kinds import (
     Kinds,
     Size,
     gemm_shape,
+    is_in_graph,
+    is_of_graph,
     layer_shapes,
 )
 from fp8verify.terms import OpContext, Precision, Role
@@ -41,6 +43,8 @@ class Gemm(Struct, frozen=True, eq=False):
         call: that of the operator that launched it, -1 if autograd numbers none.
         makes: the node of autograd that its call made, or -1.
         node: the node that it ran in, or -1.
+        of_graph: whether a graph of torch.compile ran it.
+        in_graph: whether the node of such a graph did.
         multiplies: whether it is a product, and not the reduction of a split one.
         product: the position of the product that it is of. A reduction adds up the parts of the
             last one on its stream, of the same operator; otherwise it is its own.
@@ -55,6 +59,8 @@ class Gemm(Struct, frozen=True, eq=False):
     call: int
     makes: int
     node: int
+    of_graph: bool
+    in_graph: bool
     multiplies: bool
     product: int
 
@@ -86,6 +92,7 @@ def launches_of(trace: Trace, kinds: Kinds) -> list[Gemm]:
     columns = trace.kernels
     before: dict[int, Gemm] = {}  # the last product of each stream
     shapes = _Shapes(kinds.rows)
+    facts = list(map(_facts_of, kinds.rows))
     inherited = Interner()
     launches = []
     for position, index in enumerate(kinds.started(_is_gemm)):
@@ -94,7 +101,7 @@ def launches_of(trace: Trace, kinds: Kinds) -> list[Gemm]:
         site = trace.sites[columns.site[index]]
         shape = shapes.next_of(number, site)
         stream = columns.stream[index]
-        multiplies = kind.multiplies
+        of_graph, in_graph, multiplies = facts[number]
         product = position
         if not multiplies and stream in before:
             last = before[stream]
@@ -114,6 +121,8 @@ def launches_of(trace: Trace, kinds: Kinds) -> list[Gemm]:
             call=site.call,
             makes=site.makes,
             node=site.node,
+            of_graph=of_graph,
+            in_graph=in_graph,
             multiplies=multiplies,
             product=product,
         )
@@ -121,6 +130,22 @@ def launches_of(trace: Trace, kinds: Kinds) -> list[Gemm]:
         if multiplies:
             before[stream] = gemm
     return launches
+
+
+class _Facts(NamedTuple):
+    """Facts of all launches of a kind: fields of `Gemm`."""
+
+    of_graph: bool
+    in_graph: bool
+    multiplies: bool
+
+
+def _facts_of(kind: Kind) -> _Facts:
+    return _Facts(
+        of_graph=is_of_graph(kind.op),
+        in_graph=is_in_graph(kind.op),
+        multiplies=kind.multiplies,
+    )
 
 
 def _is_gemm(kind: Kind) -> bool:

@@ -23,11 +23,10 @@ from collections.abc import Iterable, Mapping, Sequence, Set
 from typing import Final, TypeAlias
 
 from fp8verify.analysis.kinds import (
-    GRAPH,
     GemmShape,
     Kind,
     Size,
-    is_of_graph,
+    is_in_graph,
 )
 from fp8verify.analysis.placing.known import (
     ANY,
@@ -149,13 +148,8 @@ def _under_node(kind: Kind, inside: Set[str]) -> Legs:
             break
         if name in inside:
             return RECOMPUTED
-    may_recompute = is_in_graph(kind) and not has_gradient(kind)
+    may_recompute = is_in_graph(kind.op) and not has_gradient(kind)
     return IN_BACKWARD if may_recompute else GRADIENTS
-
-
-def is_in_graph(kind: Kind) -> bool:
-    """Whether the node of a compiled graph launched a kernel."""
-    return GRAPH in map(function_of, kind.op.around)
 
 
 # ---- the sizes and the layout
@@ -222,6 +216,8 @@ def _by_counts(
     forward: Counter[Size],
 ) -> dict[int, Legs]:
     """Return by position the leg of what lacks only one, or two equally often, in turn."""
+    if not any(map(_is_undecided, of_kinds.values())):
+        return {}
     lacking = _lacking(launches, of_kinds, forward)
     turn: Counter[GemmShape] = Counter()
     found: dict[int, Legs] = {}
@@ -244,7 +240,7 @@ def _is_undecided(legs: Legs) -> bool:
 
 
 def _lacking(
-    launches: Iterable[Gemm],
+    launches: Sequence[Gemm],
     of_kinds: _OfKinds,
     forward: Counter[Size],
 ) -> dict[GemmShape, _InTurn]:
@@ -253,7 +249,7 @@ def _lacking(
     repeats = _graphs_repeat(launches, of_kinds)
     for gemm in launches:
         legs = of_kinds[gemm.kind_id]
-        if repeats and _is_undecided(legs) and is_in_graph(gemm.kind):
+        if repeats and _is_undecided(legs) and gemm.in_graph:
             continue  # it may be a forward product that ran again
         if gemm.shape is not None:
             taken[gemm.shape, LEG_OF[legs]] += gemm.multiplies
@@ -301,11 +297,11 @@ def _graphs_repeat(launches: Iterable[Gemm], of_kinds: _OfKinds) -> bool:
         if step in over or not gemm.multiplies:
             continue
         if LEG_OF[of_kinds[gemm.kind_id]] is not Leg.FPROP:
-            backward[step] += is_in_graph(gemm.kind)
+            backward[step] += gemm.in_graph
         elif backward[step]:
             over.add(step)
         else:
-            forward[step] += is_of_graph(gemm.kind.op)
+            forward[step] += gemm.of_graph
     for step, count in backward.items():
         most = len(GRADIENT_LEGS) * forward[step]
         if count > most > 0:

@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence, Set
 from typing import NamedTuple, TypeAlias
 
-from fp8verify.analysis.kinds import GemmShape, Kinds, is_of_graph
+from fp8verify.analysis.kinds import GemmShape, Kinds
 from fp8verify.analysis.placing.known import (
     FORWARD,
     LEG_OF,
@@ -41,7 +41,7 @@ class Node(NamedTuple):
     @property
     def is_of_graph(self) -> bool:
         """Whether it is of a compiled graph, which holds many layers."""
-        return is_of_graph(self.forward[0].kind.op)
+        return self.forward[0].of_graph
 
 
 Nodes: TypeAlias = "Mapping[int, Node]"  # by their numbers

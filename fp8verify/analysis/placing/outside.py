@@ -43,6 +43,8 @@ def legs_by_sizes(
         known: what is known of them.
         nodes: of autograd.
     """
+    if not _are_any_open(products, known):
+        return known
     forward, seemingly = _forward_shapes(products, known)
     sure = {shape[1:] for shape in forward}
     delayed = _delayed(forward, seemingly)
@@ -71,6 +73,15 @@ def legs_by_sizes(
             turned.add(gemm.step)
         found[gemm.position] = _AS_EVIDENCE.get(leg, ANY)
     return known.narrowed(found)
+
+
+def _are_any_open(products: Iterable[Gemm], known: Known) -> bool:
+    """Whether any product may be of several legs, so that its size can tell which."""
+    for gemm in products:
+        is_outside = known.legs[gemm.position] == OUTSIDE
+        if is_outside or known.leg(gemm) is Leg.BACKWARD:
+            return True
+    return False
 
 
 def legs_in_log(products: Sequence[Gemm], known: Known) -> Known:

@@ -22,13 +22,11 @@ from fp8verify.analysis.kinds import (
     EXPERTS,
     GRAPH,
     GemmShape,
-    Kind,
     Size,
-    is_of_graph,
 )
 from fp8verify.analysis.placing.known import FORWARD, Evidence, Known
 from fp8verify.analysis.placing.launches import OURS, Gemm
-from fp8verify.analysis.placing.legs import is_in_graph, layout_leg
+from fp8verify.analysis.placing.legs import layout_leg
 from fp8verify.analysis.placing.nodes import Nodes, Ran
 from fp8verify.analysis.purpose import is_of_backward
 from fp8verify.kernels.operators import function_of
@@ -171,11 +169,13 @@ class _Waiting:
         """Let a forward product wait."""
         for size in (self._known.size(gemm), ANY_SIZE):
             self._open[size].append(gemm)
-            self._begin_anew(self._taken[size])
+            taken = self._taken[size]
+            if taken:
+                self._begin_anew(taken)
 
     def _begin_anew(self, taken: _Taken) -> None:
         """End the pass before, whose first layer has no dgrad."""
-        whole = ceil(max(taken.values(), default=0))
+        whole = ceil(max(taken.values()))
         of_dgrad = taken[Leg.DGRAD]
         of_wgrad = taken[Leg.WGRAD]
         if of_dgrad < whole and of_dgrad <= of_wgrad:
@@ -255,18 +255,26 @@ class _WaitingFor:
         self._of_graphs = _Waiting(known, self.taken)
         self._has_graphs = False
         self._all = _Waiting(known, self.taken)
+        self._function_of: dict[int, str | None] = {}
+        self._all_have_nodes = True
         for number, node in nodes.items():
             self._by_node[number] = _Waiting(known, self.taken, node.forward)
         for gemm in products:
+            function = self._function(gemm)
             if known.node(gemm) in nodes:
-                function = _innermost_function(gemm.kind)
                 self._numbered_functions.add(function)
+            elif known.leg(gemm) is not Leg.FPROP:
+                self._all_have_nodes = False
 
     def pair(self, products: Iterable[Gemm]) -> dict[int, Gemm]:
         """Return the forward products of gradients, by the positions of these."""
         found = {}
         for gemm in products:
             leg = self._known.leg(gemm)
+            if leg is Leg.FPROP:
+                if gemm.makes < OURS:
+                    self.add(gemm)
+                continue
             node = self._known.node(gemm)
             waiting = self.node_of(gemm, node)
             if leg is Leg.RECOMPUTE and gemm.makes >= 0:
@@ -275,16 +283,16 @@ class _WaitingFor:
                 forward = waiting.take(gemm, leg)
                 if forward is not None:
                     found[gemm.position] = forward
-            elif leg is Leg.FPROP and gemm.makes < OURS:
-                self.add(gemm)
         return found
 
     def add(self, gemm: Gemm) -> None:
-        """Add a forward product."""
+        """Add a forward product, if not all gradients are of known nodes."""
+        if self._all_have_nodes:
+            return
         self._all.add(gemm)
         if gemm.makes >= 0:
             self._numbered.add(gemm)
-        if is_of_graph(gemm.kind.op):
+        if gemm.of_graph:
             self._has_graphs = True
             self._of_graphs.add(gemm)
 
@@ -292,18 +300,19 @@ class _WaitingFor:
         """Return the forward products that the node which launched a GEMM may be of."""
         if node in self._by_node:
             return self._by_node[node]
-        function = _innermost_function(gemm.kind)
-        if node >= 0 and function in self._numbered_functions:
+        if node >= 0 and self._function(gemm) in self._numbered_functions:
             return self._numbered
-        if self._has_graphs and is_in_graph(gemm.kind):
+        if self._has_graphs and gemm.in_graph:
             return self._of_graphs
         return self._all
 
-
-def _innermost_function(kind: Kind) -> str | None:
-    """Return the function of the node that launched a kernel, None if none did."""
-    functions = filter(None, map(function_of, kind.op.around))
-    return next(functions, None)
+    def _function(self, gemm: Gemm) -> str | None:
+        """Return the function of the node that launched a GEMM, None if none did."""
+        number = gemm.kind_id
+        if number not in self._function_of:
+            functions = map(function_of, gemm.kind.op.around)
+            self._function_of[number] = next(filter(None, functions), None)
+        return self._function_of[number]
 
 
 def _beside_replays(
