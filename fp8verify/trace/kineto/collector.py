@@ -158,16 +158,6 @@ class OldMemset(GpuMemcpy, tag="Memset", gc=False):
     """A fill in a trace of torch 1.8 to 1.11."""
 
 
-_name_of = attrgetter("name")
-_thread_of = attrgetter("pid", "tid")
-_operator_id_of = attrgetter("external_id")
-_sequence_of = attrgetter("sequence")
-_correlation_of = attrgetter("correlation")
-_device_of = attrgetter("device")
-_stream_of = attrgetter("stream")
-_inputs_of = attrgetter("types", "dims", "forward_thread")
-_config_of = attrgetter("block", "shared", "registers")
-_collective_name_of = attrgetter("collective")
 _collective_of = attrgetter(
     "collective", "dtype", "in_elements", "out_elements", "group_size"
 )
@@ -182,15 +172,18 @@ def _add_ranges(
     group: list[Any],
     starts: list[int],
 ) -> None:
+    # A comprehension reads a field in a quarter of the time of `attrgetter`.
     ops = columns.ops
-    names = map(_name_of, group)
-    threads = map(_thread_of, group)
+    names = [op.name for op in group]
+    threads = [(op.pid, op.tid) for op in group]
     args = [op.args for op in group]
     inputs: Iterable[int]
     if isinstance(group[0], Annotation):
         inputs = repeat(-1, len(group))
     else:
-        recorded = map(SEPARATOR.join, map(_inputs_of, args))
+        recorded = [
+            SEPARATOR.join((arg.types, arg.dims, arg.forward_thread)) for arg in args
+        ]
         inputs = columns.inputs.numbers(recorded)
     # What can fail comes first: columns of different lengths would give rows to one another.
     ends = [
@@ -199,10 +192,10 @@ def _add_ranges(
     append_all(ops.start, starts)
     append_all(ops.end, ends)
     append_all(ops.inputs, inputs)
-    append_all(ops.op_id, map(_operator_id_of, args))
+    append_all(ops.op_id, [arg.external_id for arg in args])
     append_all(ops.name, columns.op_names.numbers(names))
     append_all(ops.thread, columns.threads.numbers(threads))
-    append_all(ops.sequence, map(_sequence_of, args))
+    append_all(ops.sequence, [arg.sequence for arg in args])
     columns.note_ends(ends)
 
 
@@ -215,7 +208,7 @@ def _add_calls(
     ends = [start + 1000 * call.dur for start, call in zip(starts, group, strict=True)]
     append_all(calls.start, starts)
     append_all(calls.correlation, [call.args.correlation for call in group])
-    threads = map(_thread_of, group)
+    threads = [(call.pid, call.tid) for call in group]
     append_all(calls.thread, columns.threads.numbers(threads))
     columns.note_ends(ends)
 
@@ -226,9 +219,9 @@ def _add_kernels(
     starts: list[int],
 ) -> None:
     kernels = columns.kernels
-    names = map(_name_of, group)
+    names = [kernel.name for kernel in group]
     args = [kernel.args for kernel in group]
-    configs = map(SEPARATOR.join, map(_config_of, args))
+    configs = [SEPARATOR.join((arg.block, arg.shared, arg.registers)) for arg in args]
     lengths_ns = _lengths_ns([kernel.dur for kernel in group])
     # Kineto before 2024 puts the number of the call if a kernel has no operator.
     operator_ids = [
@@ -237,9 +230,9 @@ def _add_kernels(
     append_all(kernels.start_ns, starts)
     append_all(kernels.duration_ns, lengths_ns)
     append_all(columns.op_ids, operator_ids)
-    append_all(columns.correlations, map(_correlation_of, args))
-    append_all(kernels.device, map(_device_of, args))
-    append_all(kernels.stream, map(_stream_of, args))
+    append_all(columns.correlations, [arg.correlation for arg in args])
+    append_all(kernels.device, [arg.device for arg in args])
+    append_all(kernels.stream, [arg.stream for arg in args])
     append_all(kernels.name, columns.names.numbers(names))
     append_all(kernels.config, columns.configs.numbers(configs))
     append_all(kernels.collective, _collectives(columns, args))
@@ -247,7 +240,7 @@ def _add_kernels(
 
 def _collectives(columns: Columns, args: list[KernelArgs]) -> Iterable[int]:
     """Return the numbers of collectives, -1 for other kernels, as most are."""
-    if not any(map(_collective_name_of, args)):
+    if not any(arg.collective for arg in args):
         return repeat(-1, len(args))
     known = columns.collectives
     return [known[_collective_of(arg)] if arg.collective else -1 for arg in args]
