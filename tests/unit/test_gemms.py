@@ -55,7 +55,7 @@ def test_casts_and_set_up_kernels_under_a_gemm_operator_are_no_gemms(
     )
     found = gather(build.read())
     assert [row.kind.name for row in found.gemms] == [FP8_KERNEL]
-    assert sum(total.calls for total in found.others) == 2
+    assert sum(total.kernels for total in found.others) == 2
 
 
 def test_each_step_keeps_its_own_rows(build: TraceBuilder) -> None:
