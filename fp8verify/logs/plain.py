@@ -22,6 +22,8 @@ _MAX_TEXT = 2000
 _MEANINGS = ("high", "work", "on", "off", "while", "doubt", "link")
 _WORD = lazy_pattern(r"\w+(?:-\w+)*")
 _NAMED_RECIPE = lazy_pattern(r"\bwith recipe[ =:]+(?P<name>\w+)", re.IGNORECASE)
+# A class with its module, as in “nn.Linear”, is as good as its name.
+_MODULE_OF_CLASS = lazy_pattern(r"\b(?:torch\.)?nn\.(?=[A-Z])")
 # “Float8Linear” is two words, as are “mixed-precision” and “te.autocast”.
 _PART = lazy_pattern(r"[A-Z]*[a-z]+|[A-Z]+|\d+")
 _STOP = lazy_pattern(
@@ -211,6 +213,7 @@ def _clauses(text: str) -> Iterator[tuple[int, int]]:
 def _meanings(clause: str) -> set[str]:
     """Return what the words of a clause mean, "number" and "unknown" among these."""
     clause = _NAMED_RECIPE.sub(_without_name, clause)
+    clause = _MODULE_OF_CLASS.sub("", clause)
     low = _low()
     found: set[str] = set()
     if low.search(clause):

@@ -201,6 +201,7 @@ def test_a_recipe_that_leaves_a_leg_in_high_precision_says_so(
         ("Float8 training enabled: 96 linears", (96, None)),
         ("FP8 training enabled in 32 layers", (None, None)),
         ("Converted 48 of 49 Linear layers to Float8Linear", (48, 49)),
+        ("swapped 16 of 17 nn.Linear for Float8Linear", (16, 17)),
         ("FP8 conversion: 48 Float8Linear modules, 49 total linear modules", (48, 49)),
         ("Float8 training active", (None, None)),
     ],

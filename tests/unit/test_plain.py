@@ -12,6 +12,7 @@ CLAIMS = (
     "FP8 training enabled",
     "Using MXFP8 autocast",
     "Converted 48 linear layers to Float8Linear",
+    "Swapped torch.nn.Linear for Float8Linear",
     "FP8 mixed precision: True",
     "Float8 conversion complete",
 )
@@ -100,6 +101,7 @@ def test_a_sentence_of_these_words_denies(text: str) -> None:
         "Teacher: FP8 training disabled",
         "FP8 training enabled for the first 8 steps, until BF16",
         "training in bf16",
+        "Swapped own.Linear for Float8Linear",
     ],
 )
 def test_what_these_words_cannot_say_claims_nothing(text: str) -> None:

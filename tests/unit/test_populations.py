@@ -85,6 +85,34 @@ def test_a_rollout_in_fp8_acquits_no_training_in_bf16(
     assert "fp8-forward-only" in codes(report)
 
 
+@pytest.mark.parametrize(
+    ("log", "forward", "verdict"),
+    [
+        ("", True, "INACTIVE"),
+        ("", False, "CONTRADICTED"),
+        ("Float8 training active\n", True, "CONTRADICTED"),
+    ],
+)
+def test_a_conversion_that_was_given_a_teacher_promised_nothing_of_the_student(
+    log: str, forward: bool, verdict: str, build: TraceBuilder
+) -> None:
+    for step in (1, 2):
+        Model(build.step(step)).forward(fp8=forward).forward(fp8=False).backward(
+            fp8=False
+        )
+    student = [
+        module(f"student.{place}", n, k, "high_precision")
+        for place, (n, k) in enumerate(SIZES)
+    ]
+    report = build.capture(
+        *student,
+        log=log,
+        api_calls=["torchao.float8.convert_to_float8_training"],
+    )
+    assert report.verdict == verdict
+    assert ("fp8-forward-only" in codes(report)) == forward
+
+
 @pytest.mark.parametrize("late", [0, 3])
 def test_a_micro_batch_in_bf16_is_a_shortfall(late: int, build: TraceBuilder) -> None:
     for step in (1, 2):

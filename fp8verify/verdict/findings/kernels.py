@@ -69,7 +69,9 @@ def without_fp8(rank: RankEvidence, requested: Requested) -> Iterator[Finding]:
     # Names of compiled casts do not say whether they widen or round.
     rounds = requested.any and stored_weights(rank) is None and rank.quantizes()
     is_emulated = requested.emulated or rank.made_fp8_tensors or rounds
-    is_requested = requested.is_due(rank) and not rank.trace.health.skipped_events
+    is_whole = not rank.trace.health.skipped_events
+    is_met = _was_met_forward(rank, requested)
+    is_requested = requested.is_due(rank) and is_whole and not is_met
     request = _request(requested)
     claims = requested.claim is not None and is_requested
     yield from told(
@@ -93,6 +95,18 @@ def without_fp8(rank: RankEvidence, requested: Requested) -> Iterator[Finding]:
         layer=named or "its first nn.Linear",
     )
     yield from _stored_only(rank, ran)
+
+
+def _was_met_forward(rank: RankEvidence, requested: Requested) -> bool:
+    """Whether only the script asks for low precision, and layers that only run forward ran it.
+
+    A conversion that was given a teacher, or the copy that generates, did what it was called for.
+    """
+    claim = requested.claim
+    is_of_script = claim is not None and not claim.line
+    has_modules = bool(requested.converted or requested.emulated)
+    ran_forward = calls_of(low_of(rank.trace.untrained)) > 0
+    return is_of_script and not has_modules and ran_forward
 
 
 def _how_emulated(rank: RankEvidence, requested: Requested) -> str:
