@@ -292,17 +292,16 @@ def unknown_gemms(rank: RankEvidence, _: Requested) -> Iterator[Finding]:
 def opaque_kernels(rank: RankEvidence, _: Requested) -> Iterator[Finding]:
     """Kernels that neither a name nor an operator explains, which may be GEMMs of any precision."""
     share = opaque_share(rank)
-    time_ns = rank.opaque_ns
-    gemm_ns = rank.linear.total_ns
+    of_possible = f", {share:.1%} of the time of possible GEMMs"
     count = sum(total.kernels for total in rank.unrecognized)
     names = [_with_operator(total.kind) for total in rank.unrecognized]
     yield from told(
         "opaque-kernels",
         optional("many", when=share >= MANY_OPAQUE),
         when=share >= NEGLIGIBLE,
-        count=count,
-        ms=time_ns / 1e6,
-        share=optional(f", {time_ns / (gemm_ns or 1):.1%} of GEMM time", when=gemm_ns),
+        count=counted(count, "unrecognized kernel"),
+        ms=rank.opaque_ns / 1e6,
+        share=optional(of_possible, when=rank.linear.total_ns),
         kernels=listed(names, _NAMED),
     )
 
