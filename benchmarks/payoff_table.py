@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 import fp8verify
 from fp8verify import Report
-from fp8verify.report.sentences import payoff
+from fp8verify.report.payoff import payoff
 
 EVEN = 0.05
 WITHIN = 0.10

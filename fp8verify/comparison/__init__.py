@@ -25,8 +25,9 @@ from fp8verify.model.comparison import (
 )
 from fp8verify.model.verdict import Finding
 from fp8verify.pipeline.inspection import inspect, logs_of
+from fp8verify.report.payoff import payoff
 from fp8verify.report.results import Comparison, Report, RunTable
-from fp8verify.report.sentences import configured_scalings, payoff, steps_shown
+from fp8verify.report.sentences import configured_scalings, steps_shown
 from fp8verify.terms import Severity
 from fp8verify.text import counted
 from fp8verify.thresholds import LEAST_STEPS, OTHER_FP8_SHARE, SAME_MEMORY

@@ -20,10 +20,10 @@ from fp8verify.model.verdict import Finding
 from fp8verify.patterns import lazy_pattern
 from fp8verify.report import tables
 from fp8verify.report.page import BAD, TONES, Grid, Note, Page, sentence
+from fp8verify.report.payoff import payoff
 from fp8verify.report.proof import is_named, proof_grid, range_of_times, rank_numbers
 from fp8verify.report.sentences import (
     of_expected,
-    payoff,
     report_notes,
     sources,
     steps_shown,

@@ -8,7 +8,7 @@ from __future__ import annotations
 import pytest
 
 from fp8verify import Report
-from fp8verify.report.sentences import payoff
+from fp8verify.report.payoff import payoff
 from fp8verify.terms import Leg, Role
 from fp8verify.verdict.findings_table import findings_table
 from tests.captures import CAPTURES, report_of

@@ -20,7 +20,7 @@ from fp8verify.comparison import apply_gate, parse_gap
 from fp8verify.errors import UsageError
 from fp8verify.model.comparison import LossPair
 from fp8verify.report.forms import render
-from fp8verify.report.sentences import payoff
+from fp8verify.report.payoff import payoff
 from tests.captures import CAPTURES, ROOT, report_of, schema_errors
 
 BASELINE, CANDIDATE = ROOT / "bf16_width4096", ROOT / "fp8_width4096"

@@ -15,7 +15,7 @@ from fp8verify.analysis.rates import TENSORWISE, rates_of
 from fp8verify.analysis.timeline import measure, step_bounds
 from fp8verify.errors import InputError
 from fp8verify.model.costs import PayoffReport
-from fp8verify.report.sentences import payoff
+from fp8verify.report.payoff import payoff
 from fp8verify.trace import Step, Trace
 from tests.hand_built import (
     BF16,

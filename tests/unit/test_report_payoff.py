@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from fp8verify import Report, inspect
 from fp8verify.report.forms import render
-from fp8verify.report.sentences import payoff
+from fp8verify.report.payoff import payoff
 from tests.captures import ROOT
 from tests.hand_built import BF16, FP32, TraceBuilder, present
 from tests.unit.test_communication import GATHER, MB, SCATTER, collective
