@@ -24,6 +24,12 @@ _WORD = lazy_pattern(r"\w+(?:-\w+)*")
 _NAMED_RECIPE = lazy_pattern(r"\bwith recipe[ =:]+(?P<name>\w+)", re.IGNORECASE)
 # A class with its module, as in “nn.Linear”, is as good as its name.
 _MODULE_OF_CLASS = lazy_pattern(r"\b(?:torch\.)?nn\.(?=[A-Z])")
+# “Replaced 224 FP8Linear modules with nn.Linear” is the other way round.
+_REPLACED_BY_LINEAR = lazy_pattern(
+    r"\b(?:replac|swapp|convert)(?:ed|ing)\b.*\b(?:by|for|into|to|with)\s+(?:(?:torch\.)?nn\.)?linear\b"
+    r"(?! (?:layer|module)s?\b)",
+    re.IGNORECASE,
+)
 # “Float8Linear” is two words, as are “mixed-precision” and “te.autocast”.
 _PART = lazy_pattern(r"[A-Z]*[a-z]+|[A-Z]+|\d+")
 _STOP = lazy_pattern(
@@ -110,7 +116,7 @@ def read(text: str, prefix: str = "") -> Clause | None:
     is_first = True
     is_labelled = _is_label(prefix)
     for start, end in _clauses(text):
-        if _OF_ANOTHER.search(text, start, end):
+        if _claims_nothing(text, start, end):
             return None
         own = _meanings(text[start:end])
         said = own
@@ -135,6 +141,13 @@ def read(text: str, prefix: str = "") -> Clause | None:
         is_first = is_first and (is_label or not said - {"low"})
         is_labelled = is_labelled or is_label
     return None
+
+
+def _claims_nothing(text: str, start: int, end: int) -> bool:
+    """Whether a clause is about another model, or has FP8 layers replaced by plain ones."""
+    is_of_another = _OF_ANOTHER.search(text, start, end)
+    takes_fp8_away = _REPLACED_BY_LINEAR.search(text, start, end)
+    return bool(is_of_another or takes_fp8_away)
 
 
 def _last_step(clause: str) -> int | None:

@@ -102,6 +102,8 @@ def test_a_sentence_of_these_words_denies(text: str) -> None:
         "FP8 training enabled for the first 8 steps, until BF16",
         "training in bf16",
         "Swapped own.Linear for Float8Linear",
+        "Replaced 224 FP8Linear modules with nn.Linear",
+        "Swapped Float8Linear for Linear",
     ],
 )
 def test_what_these_words_cannot_say_claims_nothing(text: str) -> None:
