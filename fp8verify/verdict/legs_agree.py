@@ -283,16 +283,21 @@ def _agree(
     ties = {entry.tie for entry in every}
     is_recompute = legs == (Leg.RECOMPUTE,)
     has_size = layer is not None
+    loosest = max(ties, default=Tie.NUMBER)
+    is_numbered = loosest <= Tie.GRAPH
     if has_size or all_ran or is_recompute:
         least = _least_of(entries, products, each)
-        is_sure = Tie.DELAYED not in ties
+        # By the order alone, two gradients of frozen layers may be taken for those of one.
+        are_low = low_of(products) == launches_of(products)
+        is_told = has_size or is_numbered or are_low
+        is_sure = is_told and Tie.DELAYED not in ties
         yield expected_at(Witness.CALL, found, least, is_sure=is_sure)
     if all_ran:
         least = _least_of(products, entries, 1)
-        # A frozen teacher's product may be taken for that of a dgrad, which has no wgrad.
-        loosest = max(ties, default=Tie.NUMBER)
-        is_numbered = loosest <= Tie.GRAPH
-        is_sure = is_numbered or Leg.WGRAD in legs
+        # A frozen teacher's product may be taken for that of a dgrad, which has no wgrad. And as
+        # many products may be computed again as others run once.
+        is_told = has_size or not is_recompute
+        is_sure = is_told and (is_numbered or Leg.WGRAD in legs)
         yield expected_at(Witness.CALL, forward, least, is_sure=is_sure)
 
 

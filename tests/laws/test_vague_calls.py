@@ -258,6 +258,15 @@ _SMALL = {
         form="reduce-overhead",
         extras=frozenset({"teacher"}),
     ),
+    "one gradient of each of two frozen layers": _small(
+        (6144, 2048, _NONE, True),
+        (6144, 2048, ALL_LEGS, True),
+        (8192, 2048, _NONE, False),
+        form="reduce-overhead",
+        hidden=frozenset({"numbers", "shapes"}),
+        lists=False,
+        batches=4,
+    ),
     "an optimizer's product of the size that the wgrad of a square layer has": replace(
         _small((2048, 2048, ALL_LEGS, False)), extras=frozenset({"optimizer"})
     ),

@@ -297,6 +297,18 @@ def test_a_recomputed_pass_agrees_with_the_first_one() -> None:
     assert where(lacking([[*first, *again]])) == {(0, 0, R)}
 
 
+@pytest.mark.parametrize(("size", "are_sure"), [(None, False), (UP, True)])
+def test_as_many_products_computed_again_are_the_same_ones_if_they_have_the_size(
+    size: tuple[int, int] | None, are_sure: bool
+) -> None:
+    """Else a frozen layer that trains nothing is computed again, and a head is not."""
+    calls = [call({F: LOW}, size), call({F: HIGH}, size)]
+    again = [call({R: LOW}, size), call({R: LOW}, size)]
+    found = lacking([[*calls, *again]])
+    assert bool(found.lacks) is are_sure
+    assert {cell.leg for cell in found.may_lack} == {F}
+
+
 def test_work_and_not_launches_says_how_much_is_lacking() -> None:
     small = Call(None, DOWN, ((F, Ran(1, 0, 0, 1.0, HIGH)),), Tie.NUMBER)
     large = Call(None, UP, ((F, Ran(1, 1, 0, 999.0, LOW)),), Tie.NUMBER)
