@@ -87,6 +87,17 @@ def test_without_shapes_the_list_says_how_many_gemms_are_fp8(
     assert build.capture(*listed).verdict == verdict
 
 
+def test_a_pinned_layer_that_did_not_run_is_not_the_one_that_ran_in_each_step(
+    tmp_path: Path,
+) -> None:
+    build = TraceBuilder(tmp_path, rank=0)
+    for step in (1, 2):
+        build.step(step).linear(M, N, K, fp8=True)
+    modules = [module(name, N, K, "fp8") for name in ("up", "down")]
+    report = build.capture(*modules, log=OVERRIDE.format("down"))
+    assert "pinned-layer-low" not in codes(report)
+
+
 @pytest.mark.parametrize("low", [{"up", "down"}, {"up"}])
 def test_a_pinned_layer_that_ran_lower_is_an_error(
     low: set[str], tmp_path: Path

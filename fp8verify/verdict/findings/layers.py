@@ -12,12 +12,14 @@ from itertools import chain, filterfalse
 from operator import attrgetter
 from typing import NamedTuple, TypeAlias
 
+from fp8verify.analysis.calls import Call, Ran
 from fp8verify.analysis.layers import LayerClass, NamedLayers
 from fp8verify.analysis.rank import RankEvidence
 from fp8verify.analysis.recorded import recomputed_high
 from fp8verify.capture.schema import ModuleRecord
 from fp8verify.logs.statements import HIGH_PRECISION, LayerClaim
 from fp8verify.model.verdict import Finding
+from fp8verify.terms import Leg
 from fp8verify.text import (
     abridged,
     counted,
@@ -73,21 +75,44 @@ def _layers_in_low(rank: RankEvidence, requested: Requested) -> Iterable[str]:
         return list(filter(set(low).__contains__, in_order))
     names: list[str] = []
     for layer in rank.layers.classes:
-        if _has_pinned_in_low(layer, requested):
+        if _has_pinned_in_low(rank, layer, requested):
             names += names_of(layer.modules)
     return names
 
 
-def _has_pinned_in_low(layer: LayerClass, requested: Requested) -> bool:
-    """Whether pinned layers of a size must have run low: all are, or more ran than others can."""
+def _has_pinned_in_low(
+    rank: RankEvidence,
+    layer: LayerClass,
+    requested: Requested,
+) -> bool:
+    """Whether pinned layers of a size must have run low: all are, or more ran than others can.
+
+    Of several executions together, those that ran may be the same ones.
+    """
     pins = list(map(requested.pin, names_of(layer.modules)))
     are_all_pinned = bool(layer.row.in_fp8) and all(pins)
     converted = map(requested.pin, names_of(layer.converted))
     free = list(converted).count(None)
-    passes = layer.row.passes or 0
-    ran_low = layer.row.in_fp8.get("fprop", 0)
-    ran_more = passes > 0 and ran_low > passes * free
+    # Equal executions are one object.
+    executions = {id(one.calls): one.calls for one in rank.trace.executions}
+    ran_more = False
+    for calls in executions.values():
+        forward = _forward_products(calls, layer)
+        low = [ran for ran in forward if ran.low == ran.launches]
+        each = max(1, len(layer.modules))
+        passes, rest = divmod(len(forward), each)
+        ran_more |= not rest and len(low) > passes * free
     return are_all_pinned or ran_more
+
+
+def _forward_products(calls: Iterable[Call], layer: LayerClass) -> list[Ran]:
+    """Return what ran forward of the layers of a size."""
+    size = (layer.row.n, layer.row.k)
+    found = []
+    for call in calls:
+        if call.size == size:
+            found += [ran for leg, ran in call.legs if leg is Leg.FPROP]
+    return found
 
 
 # ---- left out of the conversion
