@@ -109,9 +109,9 @@ def _forward_products(calls: Iterable[Call], layer: LayerClass) -> list[Ran]:
     """Return what ran forward of the layers of a size."""
     size = (layer.row.n, layer.row.k)
     found = []
-    for call in calls:
-        if call.size == size:
-            found += [ran for leg, ran in call.legs if leg is Leg.FPROP]
+    of_size = [call for call in calls if call.size == size]
+    for call in of_size:
+        found += [ran for leg, ran in call.legs if leg is Leg.FPROP]
     return found
 
 
