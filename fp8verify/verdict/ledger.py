@@ -108,14 +108,10 @@ class Entry(NamedTuple):
 
     @property
     def products(self) -> list[int]:
-        """The launches of each product: those of a leg that a number ties are parts of one.
-
-        What the order alone gives to a call may be of several.
-        """
+        """The launches of each product: of a known leg all are parts of one, else each is one."""
         launches = self.ran.launches
         is_vague = len(legs_of(self.leg)) > 1
-        are_parts = self.tie is Tie.NUMBER and not is_vague
-        return [launches] if are_parts else [1] * launches
+        return [1] * launches if is_vague else [launches]
 
 
 class Tally(NamedTuple):
