@@ -108,10 +108,14 @@ class Entry(NamedTuple):
 
     @property
     def products(self) -> list[int]:
-        """The launches of each product: of a known leg all are parts of one, else each is one."""
+        """The launches of each product: those of a leg that a number ties are parts of one.
+
+        What the order alone gives to a call may be of several.
+        """
         launches = self.ran.launches
         is_vague = len(legs_of(self.leg)) > 1
-        return [1] * launches if is_vague else [launches]
+        are_parts = self.tie is Tie.NUMBER and not is_vague
+        return [launches] if are_parts else [1] * launches
 
 
 class Tally(NamedTuple):

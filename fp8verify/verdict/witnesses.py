@@ -19,6 +19,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 
+from fp8verify.analysis.calls import Tie
 from fp8verify.analysis.kinds import grouped
 from fp8verify.terms import LEGS, Leg
 from fp8verify.verdict.expectation import (
@@ -129,12 +130,19 @@ def _by_counts(
         # Of fewer layers, as of experts, one may have run more often.
         if forward < total and launches <= forward:
             least = float(launches - high)
+        are_told = not any(map(_may_be_of_other_legs, entries))
         yield said(
             Witness.COUNT,
             entries,
             least,
-            is_sure=is_sure and is_exact and forward >= total,
+            is_sure=is_sure and is_exact and are_told and forward >= total,
         )
+
+
+def _may_be_of_other_legs(entry: Entry) -> bool:
+    """Whether the order alone gives several launches to a leg: one may be of the other gradient."""
+    has_order_alone = entry.slot.layer is None and entry.tie is not Tie.NUMBER
+    return has_order_alone and entry.ran.launches > 1
 
 
 def _all_but_left_out(entries: Sequence[Entry], left_out: int) -> Iterator[Said]:

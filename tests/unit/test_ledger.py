@@ -316,3 +316,17 @@ def test_work_and_not_launches_says_how_much_is_lacking() -> None:
     found = lacking([[large, small], [large, sound]])
     assert where(found) == {(0, 0, F)}
     assert found.counting() == {}  # next to nothing, and nothing states it
+
+
+@pytest.mark.parametrize(
+    ("tie", "products"),
+    [(Tie.NUMBER, [3]), (Tie.GRAPH, [1, 1, 1]), (Tie.SIZE, [1, 1, 1])],
+)
+def test_launches_are_parts_of_one_product_where_a_number_says_so(
+    tie: Tie, products: list[int]
+) -> None:
+    """The order alone also gives a call what is recomputed, and gradients of other layers."""
+    chunks = Call(None, UP, ((D, Ran(3, 3, 0, 24.0, LOW)),), tie)
+    ledger = Ledger([[Execution(0, 0, (chunks,), ())]])
+    (entry,) = ledger.programs[0].entries
+    assert entry.products == products
