@@ -14,6 +14,7 @@ from fp8verify.verdict.expectation import Witness
 from fp8verify.verdict.ledger import Ledger
 from fp8verify.verdict.shortfalls import Shortfalls
 from fp8verify.verdict.statements import legs_of
+from fp8verify.verdict.witnesses import expectations
 
 F, D, W, R, B = Leg.FPROP, Leg.DGRAD, Leg.WGRAD, Leg.RECOMPUTE, Leg.BACKWARD
 UP, DOWN = (64, 16), (16, 64)
@@ -233,6 +234,27 @@ def test_a_count_of_converted_layers_alone_states_all_that_it_reaches(
     claim = SimpleNamespace(converted=converted, total=None)
     found = lacking([calls], statements=nothing(counts=[claim]))
     assert (len(found.lacks), len(found.may_lack)) == (lacks, doubted)
+
+
+@pytest.mark.parametrize(
+    ("size", "tie", "is_sure"),
+    [(None, Tie.GRAPH, False), (UP, Tie.GRAPH, True), (None, Tie.NUMBER, True)],
+)
+def test_a_count_accuses_no_leg_of_which_the_order_alone_gives_a_call_several_launches(
+    size: tuple[int, int] | None, tie: Tie, is_sure: bool
+) -> None:
+    """Of two dgrads of one call, one may be the wgrad of another."""
+    one_high = ((F, Ran(1, 0, 0, 8.0, HIGH)), (D, Ran(2, 0, 0, 16.0, HIGH)))
+    calls = [call({F: LOW}, size, tie), Call(None, size, one_high, tie)]
+    claim = SimpleNamespace(converted=2, total=2)
+    (expectation,) = (
+        one
+        for one in expectations(
+            Ledger([[Execution(0, 0, tuple(calls), ())]]), nothing(counts=[claim])
+        )
+        if one.by is Witness.COUNT and D in {cell.leg for cell in one.cells}
+    )
+    assert (expectation.may_lack, expectation.is_sure) == (2.0, is_sure)
 
 
 def test_a_log_that_leaves_out_the_head_alone_states_the_rest() -> None:
