@@ -19,14 +19,13 @@ from fp8verify.verdict.expectation import (
     Said,
     Witness,
     entries_of,
-    equal_steps,
     expected_at,
     launches_of,
     leg_of,
     low_of,
     said,
 )
-from fp8verify.verdict.ledger import Entry, Layer, Ledger, Place, Program, turned
+from fp8verify.verdict.ledger import Entry, Layer, Place, Program, turned
 from fp8verify.verdict.statements import Statements
 
 
@@ -99,15 +98,18 @@ def _may_lack(entry: Entry, legs: tuple[Leg, ...]) -> bool:
     return not is_numbered or entry.beside.isdisjoint(legs)
 
 
-def by_loose_calls(ledger: Ledger, statements: Statements) -> Iterator[Expected]:
+def by_loose_calls(
+    steps: Sequence[EqualSteps],
+    statements: Statements,
+) -> Iterator[Expected]:
     """Yield that no more gradients of a size ran in high precision than forward products did.
 
     Which call of a size a gradient belongs to is not certain without numbers, nor to which
     micro-batch: so the step decides. Calls that have their gradients by number are compared call by
     call.
     """
-    layers = {cell.layer for cell in ledger.cells}
-    for equal in equal_steps(ledger, statements):
+    layers = {one.cell.layer for equal in steps for one in equal.entries}
+    for equal in steps:
         stated = _of_first_step(equal, layers, statements)
         yield from equal.all_say(stated)
 

@@ -25,7 +25,6 @@ from fp8verify.verdict.expectation import (
     Witness,
     all_but,
     entries_of,
-    equal_steps,
     expected_at,
     launches_of,
     leg_of,
@@ -36,7 +35,6 @@ from fp8verify.verdict.expectation import (
 from fp8verify.verdict.ledger import (
     Entry,
     Layer,
-    Ledger,
     Place,
     Program,
     first_layers,
@@ -110,13 +108,16 @@ def _surely(stated: Said) -> Said:
     return stated._replace(expected=expected)
 
 
-def by_list_of_steps(ledger: Ledger, statements: Statements) -> Iterator[Expected]:
+def by_list_of_steps(
+    steps: Iterable[EqualSteps],
+    statements: Statements,
+) -> Iterator[Expected]:
     """Yield what the module list states of a step that calls each of its modules once.
 
     Layers that are called one after the other, each with its gradients, are executions of their
     own, and none of these calls all modules.
     """
-    for equal in equal_steps(ledger, statements):
+    for equal in steps:
         stated = _of_first_step(equal, statements)
         yield from equal.all_say(stated)
 

@@ -27,6 +27,7 @@ from fp8verify.verdict.expectation import (
     Said,
     Witness,
     all_but,
+    equal_steps,
     launches_of,
     leg_of,
     said,
@@ -66,8 +67,9 @@ def _of_all_witnesses(ledger: Ledger, statements: Statements) -> Iterator[Expect
             for place in alike:
                 for stated in found:
                     yield stated.at(place)
-    yield from by_list_of_steps(ledger, statements)
-    yield from by_loose_calls(ledger, statements)
+    steps = list(equal_steps(ledger, statements))
+    yield from by_list_of_steps(steps, statements)
+    yield from by_loose_calls(steps, statements)
     yield from by_others(ledger, statements)
 
 

@@ -10,7 +10,7 @@ import pytest
 from fp8verify.analysis.calls import Call, Execution, Ran, Tie
 from fp8verify.terms import Leg
 from fp8verify.thresholds import FIRST_LAYERS
-from fp8verify.verdict.expectation import Expected, Said, Witness
+from fp8verify.verdict.expectation import Expected, Said, Witness, equal_steps
 from fp8verify.verdict.ledger import Layer, Ledger, Place
 from fp8verify.verdict.listed import by_list, by_list_of_steps
 from tests.unit.test_ledger import DOWN, HIGH, LOW, UP, Module, call, nothing, whole
@@ -292,7 +292,9 @@ def test_a_replay_with_more_in_low_precision_than_the_list_has_is_in_no_order(
 def of_steps(*executions: list[Call], **said: Any) -> dict[Leg, tuple[float, Any]]:
     """Return what a list states of a step whose micro-batches are given, by leg."""
     step = [Execution(0, n, tuple(calls), ()) for n, calls in enumerate(executions)]
-    found = by_list_of_steps(Ledger([step]), nothing(**said))
+    statements = nothing(**said)
+    steps = equal_steps(Ledger([step]), statements)
+    found = by_list_of_steps(steps, statements)
     return {one.cells[0].leg: (one.least, one.names) for one in found}
 
 
