@@ -313,7 +313,7 @@ _COUNTS = lazy_pattern(
     r"\b(?:(?:convert|swapp|replac|wrapp)(?:ed|ing) (?=\d)|(?=\d{1,7}\s*(?:/|of|out of)\s*\d)"
     rf"|(?={plain.LINEARS}))"
     r"(?P<converted>\d{1,7})(?:\s*(?:/|of|out of)\s*(?P<total>\d{1,7}))? (?:[\w.]+ ){0,2}"
-    r"(?:layers?|modules?|(?:(?:torch\.)?nn\.|float8|fp8)?linears?)\b",
+    rf"(?:layers?|modules?|(?:{plain.NN}|float8|fp8)?linears?)\b",
     re.IGNORECASE,
 )
 _WGRAD_IN_HIGH_PRECISION = lazy_pattern("gw_hp|wgrad_with_hp", re.IGNORECASE)

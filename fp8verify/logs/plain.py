@@ -22,11 +22,13 @@ _MAX_TEXT = 2000
 _MEANINGS = ("high", "work", "on", "off", "while", "doubt", "link")
 _WORD = lazy_pattern(r"\w+(?:-\w+)*")
 _NAMED_RECIPE = lazy_pattern(r"\bwith recipe[ =:]+(?P<name>\w+)", re.IGNORECASE)
-# A class with its module, as in “nn.Linear”, is as good as its name.
-_MODULE_OF_CLASS = lazy_pattern(r"\b(?:torch\.)?nn\.(?=[A-Z])")
+# Before the name of a class its module, as in “nn.Linear”, which says nothing more.
+NN: Final = r"(?:torch\.)?nn\."
+_MODULE_OF_CLASS = lazy_pattern(rf"\b{NN}(?=[A-Z])")
 # “Replaced 224 FP8Linear modules with nn.Linear” is the other way round.
 _REPLACED_BY_LINEAR = lazy_pattern(
-    r"\b(?:replac|swapp|convert)(?:ed|ing)\b.*\b(?:by|for|into|to|with)\s+(?:(?:torch\.)?nn\.)?linear\b"
+    r"\b(?:replac|swapp|convert)(?:ed|ing)\b.*\b(?:by|for|into|to|with)\s+"
+    rf"(?:{NN})?linear\b"
     r"(?! (?:layer|module)s?\b)",
     re.IGNORECASE,
 )
