@@ -260,8 +260,8 @@ class _WaitingFor:
         for number, node in nodes.items():
             self._by_node[number] = _Waiting(known, self.taken, node.forward)
         for gemm in products:
-            function = self._function(gemm)
             if known.node(gemm) in nodes:
+                function = self._function(gemm)
                 self._numbered_functions.add(function)
             elif known.leg(gemm) is not Leg.FPROP:
                 self._all_have_nodes = False
