@@ -273,10 +273,10 @@ def run_command(
     reports = WindowReports(
         settings, options.policy, prints=options.shown.output is None
     )
-    result = run_training(words, settings, watch or reports)
+    result = run_training(words, settings, watch or reports, _leave_report)
     if not result.last:  # the report is for the one that ends last
+        _ignore_interrupts()
         _exit(result, result.exit_code)
-    _let_interrupts_leave(result)
     with training_comes_first(
         result, debug=given["debug"], exit_zero=options.exit_zero
     ):
@@ -378,26 +378,17 @@ def _exit(result: RunResult, code: int) -> NoReturn:
     sys.exit(code)
 
 
-def _let_interrupts_leave(result: RunResult) -> None:
-    """From here on Ctrl-C leaves the report, with the exit code of the script if it failed.
+def _leave_report(result: RunResult) -> NoReturn:
+    """Leave without a report on Ctrl-C, with the exit code of the script if it failed.
 
     The second one does so at once: Python drops what the first one raises if it comes amid a
     callback of the import system.
     """
     code = result.exit_code or _INTERRUPTED
-
-    def leave(*_: object) -> None:
-        signal.signal(signal.SIGINT, lambda *_: os._exit(code))
-        atexit.register(
-            _ignore_interrupts
-        )  # at its end Python would give the signal back
-        click.echo(
-            f"\nNo report. To have it: fp8verify inspect {result.capture}", err=True
-        )
-        sys.exit(code)
-
-    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
-        signal.signal(signal.SIGINT, leave)
+    signal.signal(signal.SIGINT, lambda *_: os._exit(code))
+    atexit.register(_ignore_interrupts)  # at its end Python would give the signal back
+    click.echo(f"\nNo report. To have it: fp8verify inspect {result.capture}", err=True)
+    sys.exit(code)
 
 
 def _ignore_interrupts() -> None:

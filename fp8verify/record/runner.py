@@ -97,11 +97,21 @@ class RunResult(NamedTuple):
 
 
 def run_training(
-    command: Sequence[str], settings: RunSettings, watch: Watcher | None = None
+    command: Sequence[str],
+    settings: RunSettings,
+    watch: Watcher | None = None,
+    on_late_interrupt: Callable[[RunResult], object] | None = None,
 ) -> RunResult:
     """Run `command` to its end, observed as `settings` say, and return where the capture is.
 
     The command's input, output, signals and exit code are what they would be without us.
+
+    Args:
+        command: the words of it.
+        settings: what to record.
+        watch: follows the run while it lasts.
+        on_late_interrupt: handles Ctrl-C once the command has ended, here and after the return;
+            without one it raises KeyboardInterrupt, and the command's exit code is lost.
 
     Raises:
         UsageError: if `command` is empty or names no module.
@@ -140,6 +150,8 @@ def run_training(
         except Exception as error:  # the run may have left anything there
             why = f"what the run left cannot be read: {type(error).__name__}: {error}"
             result = RunResult(capture.path, exit_code, notes=(why,))
+        if on_late_interrupt is not None:
+            signals.on_late_interrupt = lambda *_: on_late_interrupt(result)
     is_empty = False
     if result.capture == capture.path:
         with suppress(OSError):

@@ -55,11 +55,14 @@ class SignalForwarder:
     Attributes:
         mask: the signals that were blocked when we were started, as they are to be in the script.
         on_resize: called when the size of our terminal has changed.
+        on_late_interrupt: handles SIGINT from when nothing is forwarded any more, where Python
+            would raise KeyboardInterrupt.
     """
 
     def __init__(self) -> None:
         self.mask = signal.pthread_sigmask(signal.SIG_BLOCK, ())
         self.on_resize: Callable[[], object] = lambda: None
+        self.on_late_interrupt: Callable[[int, FrameType | None], object] | None = None
         self._script: Script | None = None
         self._has_script_got: Callable[[int], bool] = lambda _: False
         self._shares_group = True
@@ -185,6 +188,9 @@ def forwarded_signals() -> Iterator[SignalForwarder]:
     finally:
         forwarder.leave()
         signal.pthread_sigmask(signal.SIG_SETMASK, forwarder.mask)
+        late = forwarder.on_late_interrupt
+        if late is not None and before.get(signal.SIGINT) is signal.default_int_handler:
+            before[signal.SIGINT] = late
         for number, handler in before.items():
             if handler is not None:  # None: it was not set by Python
                 signal.signal(number, handler)

@@ -169,6 +169,31 @@ def test_what_a_run_leaves_does_not_change_its_exit_code(
     assert capfd.readouterr().err == ""
 
 
+@pytest.mark.parametrize(("training", "code"), [(7, 7), (0, 130)])
+def test_an_interrupt_between_the_run_and_its_report_keeps_the_exit_code(
+    training: int, code: int
+) -> None:
+    Path("train.py").write_text(f"raise SystemExit({training})\n")
+    interrupted = (
+        "import os, signal, sys\nfrom fp8verify.cli import main\n"
+        "from fp8verify.record import runner\n"
+        "signal.signal(signal.SIGINT, signal.default_int_handler)\n"
+        "def interrupt(*_, **__):\n"
+        "    os.kill(os.getpid(), signal.SIGINT)\n"
+        "runner.holds_nothing = interrupt\n"
+        "sys.argv = ['fp8verify', 'run', '--trace-dir', 'capture', 'train.py']\nmain()\n"
+    )
+
+    ended = subprocess.run(
+        [sys.executable, "-c", interrupted], env=OUR_ENVIRONMENT, capture_output=True,
+        text=True, check=False, timeout=PATIENCE_S,
+    )  # fmt: skip
+
+    assert ended.returncode == code
+    assert "fp8verify inspect" in ended.stderr
+    assert "Aborted" not in ended.stderr
+
+
 # Prints more than a pipe holds.
 PRINTS = "import sys\nfor _ in range(300):\n    print('x' * 999)\nprint('end', file=sys.stderr)\n"
 
