@@ -22,7 +22,7 @@ def plan(cwd: Path, *options: str, **variables: str) -> RunSettings:
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(cwd)
         patch.setattr(
-            runner, "run_training", lambda _, settings, __: asked.append(settings)
+            runner, "run_training", lambda _, settings, *__: asked.append(settings)
         )
         for name, value in variables.items():
             patch.setenv(name, value)

@@ -94,7 +94,7 @@ def test_a_number_that_fits_is_taken(
     monkeypatch.chdir(tmp_path)
     started: list[RunSettings] = []
     monkeypatch.setattr(
-        runner, "run_training", lambda _, settings, __: started.append(settings)
+        runner, "run_training", lambda _, settings, *__: started.append(settings)
     )
     words = ["run", "--after-seconds", "0.5", "--max-window-seconds", "0", "train.py"]
     CliRunner().invoke(cli, words)
