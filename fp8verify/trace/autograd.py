@@ -20,9 +20,6 @@ from fp8verify.trace.columns import Columns, Inputs
 from fp8verify.trace.contexts import LAYER_PREFIX
 from fp8verify.trace.tables import Site
 
-# Of a row around which no number was looked for.
-_NOT_ASKED = -2
-
 
 class Autograd:
     """Nodes and the calls that made them.
@@ -30,12 +27,18 @@ class Autograd:
     Args:
         columns: of one rank.
         parent: what encloses each operator, or -1.
+        numbered: of `fp8verify.trace.contexts.Contexts`.
     """
 
-    def __init__(self, columns: Columns, parent: array[int]) -> None:
+    def __init__(
+        self,
+        columns: Columns,
+        parent: array[int],
+        numbered: array[int],
+    ) -> None:
         self._ops = columns.ops
         self._parent = parent
-        self._found = array("i", [_NOT_ASKED]) * len(columns.ops.sequence)
+        self._numbered = numbered
         self._forward_id = [Inputs(raw).forward_thread for raw in columns.inputs]
         of_nodes: set[int] = set()
         for number, forward_id in enumerate(self._forward_id):
@@ -52,8 +55,7 @@ class Autograd:
         Args:
             op_rows: for each kernel the row of its operator, or -1.
         """
-        source_of = {row: self._numbered(row) for row in set(op_rows)}
-        sources = list(map(source_of.__getitem__, op_rows))
+        sources = list(map(self._numbered.__getitem__, op_rows))
         calls = {-1: -1}
         nodes = {-1: -1}
         node_of: dict[int, int] = {}
@@ -142,34 +144,8 @@ class Autograd:
         """Return the profiler's number of the thread of a node's forward pass."""
         return self._forward_id[self._ops.inputs[row]]
 
-    def _numbered(self, row: int) -> int:
-        """Return the innermost operator at or around a row that has a number, or -1."""
-        sequence = self._ops.sequence
-        parent = self._parent
-        for _ in range(8):
-            if row < 0 or sequence[row] >= 0:
-                return row
-            row = parent[row]
-        return self._numbered_far_out(row)
-
-    def _numbered_far_out(self, row: int) -> int:
-        """Return the same, and remember it: ranges may lie thousands deep."""
-        sequence = self._ops.sequence
-        found = self._found
-        walked = []
-        while row >= 0 and sequence[row] < 0:
-            known = found[row]
-            if known != _NOT_ASKED:
-                row = known
-                break
-            walked.append(row)
-            row = self._parent[row]
-        for inner in walked:
-            found[inner] = row
-        return row
-
     def _around(self, row: int) -> int:
-        return self._numbered(self._parent[row])
+        return self._numbered[self._parent[row]]
 
     def _numbers(self, calls: set[int], nodes: set[int]) -> dict[int, int]:
         """Return by the rows of calls and nodes a number that only those of one node share.

@@ -215,7 +215,7 @@ def _correlate(
             op_rows[kernel] = row
     contexts = Contexts(columns, parent)
     kernels.op = contexts.of_all(op_rows)
-    autograd = Autograd(columns, parent)
+    autograd = Autograd(columns, parent, contexts.numbered)
     trace.sites, kernels.site = autograd.sites(op_rows)
     kernels.launch = _how_launched(columns, op_rows, launch_rows)
     kernels.step = steps_of_kernels(columns, op_rows, launch_rows)
@@ -240,16 +240,15 @@ def _how_launched(
     launch_rows: array[int],
 ) -> array[int]:
     """Return for each kernel how far it could be followed back: values of `Launch`."""
-    found = array("b")
-    for op_row, launch_row in zip(op_rows, launch_rows, strict=True):
-        if op_row >= 0:
-            found.append(_OP)
-        elif launch_row >= 0:
-            found.append(_NO_OP)
+    found = array("b", [_OP]) * len(op_rows)
+    without_operator: list[int] = []
+    has_no_operator = map((0).__gt__, op_rows)
+    for kernel in compress(count(), has_no_operator):
+        if launch_rows[kernel] >= 0:
+            found[kernel] = _NO_OP
+            without_operator.append(kernel)
         else:
-            found.append(_NONE)
-    has_no_operator = map(_NO_OP.__eq__, found)
-    without_operator = list(compress(count(), has_no_operator))
+            found[kernel] = _NONE
     if not without_operator:
         return found
     recorded = _threads_of(columns, op_rows)

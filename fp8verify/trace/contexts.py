@@ -37,6 +37,11 @@ class Contexts:
 
     A link is (name, link of what encloses it, backward), with numbers for the first two, so
     equal call paths share one number however often they ran.
+
+    Attributes:
+        numbered: for each operator whose context was asked for, and for those around it, the
+            innermost one at or around it that has one of autograd's numbers, or -1; there is one
+            row more, so that row -1, which is no operator, has none.
     """
 
     def __init__(self, columns: Columns, parent: array[int]) -> None:
@@ -49,6 +54,7 @@ class Contexts:
         self._link_numbers = Interner()
         self._link_memo: dict[tuple[int, int, int], int] = {}
         self._link_of_row = array("i", [_UNKNOWN]) * len(parent)
+        self.numbered = array("i", [-1]) * (len(parent) + 1)
         self._numbers: dict[tuple[int, int], int] = {}
         self._contexts = Interner()
 
@@ -88,6 +94,9 @@ class Contexts:
         link = -1
         if row >= 0:
             link = links[row]
+        numbered = self.numbered
+        innermost = numbered[row]
+        sequence = self._ops.sequence
         names = self._ops.name
         inputs = self._ops.inputs
         memo = self._link_memo
@@ -99,6 +108,9 @@ class Contexts:
                 memo[key] = known
             link = known
             links[inner] = link
+            if sequence[inner] >= 0:
+                innermost = inner
+            numbered[inner] = innermost
         return link
 
     def _link(
@@ -259,7 +271,8 @@ def link_parents(
                 until = ends.pop()
             around.append(inner)
             instant = next(waiting)
-        while until < begin or (until == begin < finish):
+        # Most ranges are inside the open one: one comparison says so.
+        while until <= begin and (until < begin or begin < finish):
             inner = parent[inner]
             until = ends.pop()
         parent[row] = inner
