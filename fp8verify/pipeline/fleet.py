@@ -335,6 +335,7 @@ def _read(file: TraceFile, code: CodeSource = NO_SOURCE) -> list[TraceEvidence]:
             layers=file.layers,
             split=not file.declared,
             launches=file.blas_log is not None,
+            configs=code != NO_SOURCE,
         )
     except InputError as error:
         # Its frames hold what was read of the trace.

@@ -131,6 +131,7 @@ def read_trace(
     layers: bool = False,
     split: bool = False,
     launches: bool = False,
+    configs: bool = False,
 ) -> Trace:
     """Read a trace in any known format, packed or not.
 
@@ -142,11 +143,13 @@ def read_trace(
         layers: join kernels to the layers that `fp8verify run --layers` named; takes longer.
         split: put the other ranks of a file that holds several into `Trace.others`.
         launches: say when and on which thread kernels were launched.
+        configs: say with how many threads, registers and bytes of shared memory, by which their
+            compiled code is found.
 
     Raises:
         InputError: the file cannot be read, or is not a trace.
     """
-    how = Reading(layers, split=split, launches=launches)
+    how = Reading(layers, split=split, launches=launches, configs=configs)
     with _open(path, name) as source:
         return _format_of(source).reader.read(source, how)
 

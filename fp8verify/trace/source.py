@@ -62,12 +62,14 @@ class Reading(NamedTuple):
         block_size: bytes to decode at once, if that can be chosen.
         split: give each rank of a file that holds several its own trace.
         launches: say when and on which thread kernels were launched.
+        configs: say with how many threads, registers and bytes of shared memory.
     """
 
     layers: bool = False
     block_size: int = BLOCK_SIZE
     split: bool = False
     launches: bool = False
+    configs: bool = False
 
 
 class Source:

@@ -41,7 +41,7 @@ class Kernels(Struct):
     `Trace.layers` and is empty unless layers were requested. `launch_ns` and `thread` say when
     and on which CPU thread a kernel was launched, -1 if unknown; empty unless requested.
     `site` indexes `Trace.sites`, `config` indexes `Trace.configs`; the latter is empty where no
-    source records them.
+    source records them, and unless they were requested.
     """
 
     name: array[int] = field(default_factory=_int32)

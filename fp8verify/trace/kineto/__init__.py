@@ -175,7 +175,7 @@ def read(source: Source, how: Reading) -> Trace:
         InputError: the bytes are not JSON, or hold no list of events.
     """
     trace = Trace(source=source.name)
-    collector = Collector()
+    collector = Collector(configs=how.configs)
     metadata = Metadata(trace)
     buffer = Buffer(source, source.name)
     document = Document(buffer, metadata.take, collector, how.block_size)

@@ -221,7 +221,6 @@ def _add_kernels(
     kernels = columns.kernels
     names = [kernel.name for kernel in group]
     args = [kernel.args for kernel in group]
-    configs = [SEPARATOR.join((arg.block, arg.shared, arg.registers)) for arg in args]
     lengths_ns = _lengths_ns([kernel.dur for kernel in group])
     # Kineto before 2024 puts the number of the call if a kernel has no operator.
     operator_ids = [
@@ -234,8 +233,13 @@ def _add_kernels(
     append_all(kernels.device, [arg.device for arg in args])
     append_all(kernels.stream, [arg.stream for arg in args])
     append_all(kernels.name, columns.names.numbers(names))
-    append_all(kernels.config, columns.configs.numbers(configs))
     append_all(kernels.collective, _collectives(columns, args))
+
+
+def _add_configs(columns: Columns, group: list[Any]) -> None:
+    args = [kernel.args for kernel in group]
+    configs = [SEPARATOR.join((arg.block, arg.shared, arg.registers)) for arg in args]
+    append_all(columns.kernels.config, columns.configs.numbers(configs))
 
 
 def _collectives(columns: Columns, args: list[KernelArgs]) -> Iterable[int]:
@@ -319,10 +323,15 @@ class Decoders:
 
 
 class Collector:
-    """The sink of a document's events, which fills the columns."""
+    """The sink of a document's events, which fills the columns.
 
-    def __init__(self) -> None:
+    Args:
+        configs: keep how each kernel was launched.
+    """
+
+    def __init__(self, *, configs: bool = False) -> None:
         self.columns = Columns()
+        self._keeps_configs = configs
         self.events = 0
         self.skipped = 0
         self._base_us: int | None = None
@@ -398,6 +407,10 @@ class Collector:
             if group is not None:
                 starts = self._nanoseconds(group)
                 add(self.columns, group, starts)
+        if self._keeps_configs:
+            for kind in _KERNELS:
+                if kind in groups:
+                    _add_configs(self.columns, groups[kind])
         for kind, name in _COPIES.items():
             group = groups.get(kind)
             if group is not None:
