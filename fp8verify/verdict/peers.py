@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from typing import Final, NamedTuple, TypeAlias
 
@@ -160,20 +160,17 @@ def _units(program: Program) -> Iterator[_Unit]:
 
 
 def _irregular(ledger: Ledger) -> set[Layer]:
-    """Return the layers that executions call otherwise, as experts, where others are not.
+    """Return the layers that executions call otherwise, as experts.
 
     They call them in other numbers, or of as many calls others with the most tokens: the same slot
-    is of other modules in each. Where all layers are called otherwise, a window may cut one
-    execution, so the others are alike.
+    is of other modules in each, though by chance two executions call equally many. So without sizes
+    are all layers where some are.
     """
-    patterns: dict[Layer, Counter[_Pattern]] = defaultdict(Counter)
+    patterns: dict[Layer, set[_Pattern]] = defaultdict(set)
     for program in ledger.programs:
         for layer, pattern in _patterns(program).items():
-            patterns[layer][pattern] += len(program.places)
-    irregular = {layer for layer, found in patterns.items() if len(found) > 1}
-    if len(irregular) < len(patterns):
-        return irregular
-    return {layer for layer in irregular if not _is_mostly_one(patterns[layer])}
+            patterns[layer].add(pattern)
+    return {layer for layer, found in patterns.items() if len(found) > 1}
 
 
 def _patterns(program: Program) -> dict[Layer, _Pattern]:
@@ -188,12 +185,6 @@ def _patterns(program: Program) -> dict[Layer, _Pattern]:
         most = max(of_layer) or 1.0
         patterns[layer] = tuple(one / most for one in of_layer)
     return patterns
-
-
-def _is_mostly_one(found: Counter[_Pattern]) -> bool:
-    """Whether more than half of the executions have one pattern."""
-    most = max(found.values())
-    return 2 * most > found.total()
 
 
 def _gradients(program: Program) -> list[list[Entry]]:
