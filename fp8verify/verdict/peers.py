@@ -30,8 +30,6 @@ from fp8verify.verdict.statements import Statements
 
 # The scope of all ranks together.
 _ALL: Final = -1
-# Stands for all calls of a program.
-_ALL_CALLS: Final = -1
 # Ranks, a call, its leg or None for its gradients together, and how many launches it has.
 _Key: TypeAlias = "tuple[int, Slot, Leg | None, int]"
 # Of the calls of a layer, in their order, the work as a share of that of the largest.
@@ -190,15 +188,15 @@ def _patterns(program: Program) -> dict[Layer, _Pattern]:
 def _gradients(program: Program) -> list[list[Entry]]:
     """Return the gradients of each call that has any.
 
-    Those of all calls are one, where only the order of the launches says which call they are of.
+    Those of all calls of a layer are one, where only the order of the launches says which call they
+    are of.
     """
-    found: dict[int, list[Entry]] = defaultdict(list)
+    found: dict[int | Layer, list[Entry]] = defaultdict(list)
     for entry in program.entries:
-        has_size = entry.slot.layer is not None
-        has_order_alone = not has_size and entry.tie is not Tie.NUMBER
+        has_order_alone = entry.tie is not Tie.NUMBER
         if entry.leg in BACKWARD_LEGS:
-            call = _ALL_CALLS if has_order_alone else entry.call
-            found[call].append(entry)
+            calls = entry.slot.layer if has_order_alone else entry.call
+            found[calls].append(entry)
     return list(found.values())
 
 

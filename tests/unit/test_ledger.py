@@ -147,6 +147,29 @@ def test_of_executions_that_made_other_calls_half_is_expected() -> None:
     }
 
 
+@pytest.mark.parametrize("size", [UP, None])
+def test_gradients_that_the_order_gives_to_other_calls_are_compared_together(
+    size: tuple[int, int] | None,
+) -> None:
+    """One dgrad in BF16 has a known leg, so that the rest is paired otherwise."""
+
+    def made(*gradients: tuple[Leg, int, int]) -> Call:
+        forward = (F, Ran(1, 1, 0, 8.0, LOW))
+        legs = [
+            (leg, Ran(launches, low, 0, 8.0 * launches, LOW))
+            for leg, launches, low in gradients
+        ]
+        return Call(None, size, (forward, *legs), Tie.GRAPH)
+
+    sound = [made((B, 2, 2)), made((B, 2, 2))]
+    missed = [made((B, 3, 3)), made((D, 1, 0))]
+    found = lacking([sound, missed, sound])
+    assert {cell.step for cell in found.lacks} == {1}
+    assert Witness.EXECUTIONS in set.union(
+        *(set(one.by) for one in found.lacks.values())
+    )
+
+
 def test_the_module_that_the_order_names_lacks_and_no_other_of_its_size() -> None:
     first, second = Module("first"), Module("second")
     statements = nothing(

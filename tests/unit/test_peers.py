@@ -135,7 +135,7 @@ def test_where_all_layers_are_called_in_other_numbers_none_is_sure() -> None:
         (None, Tie.NUMBER, 1),
         (None, Tie.SIZE, 0),
         (UP, Tie.NUMBER, 1),
-        (UP, Tie.SIZE, 1),
+        (UP, Tie.SIZE, 0),
     ],
 )
 def test_gradients_of_which_the_order_alone_tells_the_call_are_one_sum(
