@@ -287,13 +287,14 @@ def _agree(
     has_size = layer is not None
     loosest = max(ties, default=Tie.NUMBER)
     is_numbered = loosest <= Tie.GRAPH
-    if has_size or all_ran or is_recompute:
-        least = _least_of(entries, products, each)
-        # By the order alone, two gradients of frozen layers may be taken for those of one.
-        are_low = low_of(products) == launches_of(products)
-        is_told = has_size or is_numbered or are_low
-        is_sure = is_told and Tie.DELAYED not in ties
-        yield expected_at(Witness.CALL, found, least, is_sure=is_sure)
+    least = _least_of(entries, products, each)
+    # Beside gradients that are not there, some may be of products that were not recognized.
+    are_theirs = has_size or all_ran or is_recompute
+    # By the order alone, two gradients of frozen layers may be taken for those of one.
+    are_low = low_of(products) == launches_of(products)
+    is_told = has_size or is_numbered or are_low
+    is_sure = are_theirs and is_told and Tie.DELAYED not in ties
+    yield expected_at(Witness.CALL, found, least, is_sure=is_sure)
     if all_ran:
         least = _least_of(products, entries, 1)
         # A frozen teacher's product may be taken for that of a dgrad, which has no wgrad. And as

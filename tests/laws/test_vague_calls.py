@@ -200,6 +200,7 @@ def test_half_of_the_launches_are_enough_without_sizes(tmp_path: Path) -> None:
         ),
         pytest.param(950097, "flip", id="dgrad in one step, and no wgrad in FP8"),
         pytest.param(401520, "flip", id="dgrad of a size that is told by its layout"),
+        pytest.param(990118, "sources", id="wgrad that no size and no number tells"),
         pytest.param(990768, "sound", id="as many experts in most steps, but others"),
         pytest.param(401946, "sources", id="as many experts again, but others"),
     ],

@@ -336,6 +336,18 @@ def test_known_gradients_agree_with_all_products_of_which_they_may_be(
     assert {cell.leg for cell in found.may_lack} == doubted
 
 
+@pytest.mark.parametrize(("wgrad", "doubted"), [(LOW, set()), (HIGH, {W})])
+def test_gradients_without_sizes_are_a_doubt_though_a_first_layer_has_no_dgrad(
+    wgrad: Precision, doubted: set[Leg]
+) -> None:
+    """So fewer gradients ran than two for each forward product, and these may be of others."""
+    calls = [call({F: LOW, W: wgrad}, None, Tie.SIZE)]
+    calls += [call({F: LOW, B: LOW, W: wgrad}, None, Tie.SIZE)] * 2
+    found = lacking([calls])
+    assert not found.lacks
+    assert {cell.leg for cell in found.may_lack} == doubted
+
+
 def test_a_recomputed_pass_agrees_with_the_first_one() -> None:
     first = [call({F: LOW}), call({F: LOW})]
     again = [call({R: HIGH}), call({R: LOW})]
