@@ -231,12 +231,14 @@ def _beside_vague(by_leg: _ByLeg) -> Iterator[Expected]:
     """Yield that perhaps no more gradients of a known leg ran high than forward products did.
 
     More of this leg may be among those that may be dgrad or wgrad. A whole leg in high precision is
-    rather the recipe's.
+    rather the recipe's. The first layers have no dgrad.
     """
-    products = entries_of(by_leg[Leg.FPROP])
-    forward = launches_of(products)
-    high_forward = forward - low_of(products)
+    every = entries_of(by_leg[Leg.FPROP])
     for leg in GRADIENT_LEGS:
+        has_all = leg is Leg.WGRAD
+        products = [one for one in every if has_all or not _is_of_first_layer(one)]
+        forward = launches_of(products)
+        high_forward = forward - low_of(products)
         found = by_leg.get(leg, [])
         entries = entries_of(found)
         launches = launches_of(entries)

@@ -199,6 +199,7 @@ def test_half_of_the_launches_are_enough_without_sizes(tmp_path: Path) -> None:
             951462, "flip", id="one GEMM of a step, that a list perhaps states"
         ),
         pytest.param(950097, "flip", id="dgrad in one step, and no wgrad in FP8"),
+        pytest.param(401898, "flip", id="dgrad, where the first layer is left out"),
         pytest.param(401520, "flip", id="dgrad of a size that is told by its layout"),
         pytest.param(990118, "sources", id="wgrad that no size and no number tells"),
         pytest.param(990768, "sound", id="as many experts in most steps, but others"),

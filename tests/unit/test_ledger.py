@@ -321,6 +321,20 @@ def test_the_dgrad_that_lacks_is_that_of_the_first_layer_in_high_precision(
     assert {(cell.rank, cell.step, cell.leg) for cell in found.may_lack} == doubted
 
 
+@pytest.mark.parametrize(("dgrad", "doubted"), [(LOW, set()), (HIGH, {D})])
+def test_the_first_layer_gives_no_other_one_a_dgrad_in_high_precision(
+    dgrad: Precision, doubted: set[Leg]
+) -> None:
+    """It has none itself: so one of the others, in FP8, would take its place."""
+    first = call({F: HIGH, W: HIGH}, None, Tie.GRAPH)
+    high = call(dict.fromkeys((F, D, W), HIGH), None, Tie.GRAPH)
+    low = call({F: LOW, D: dgrad, B: LOW}, None, Tie.GRAPH)
+    vague = call({F: LOW, B: LOW}, None, Tie.GRAPH)
+    found = lacking([[first, high, low, vague]])
+    assert not found.lacks
+    assert {cell.leg for cell in found.may_lack} == doubted
+
+
 @pytest.mark.parametrize(("wgrad", "doubted"), [(LOW, set()), (HIGH, {W})])
 def test_known_gradients_agree_with_all_products_of_which_they_may_be(
     wgrad: Precision, doubted: set[Leg]
