@@ -210,3 +210,16 @@ def test_a_run_that_ends_while_its_window_is_prepared_ends_as_plain(
         script = (SCRIPTS / "ends_early.py", where)
         verified = verify(folder, "6-7", *script, options=("--exit-zero",))
         assert (verified.code, verified.stdout) == (0, "done\n"), verified.stderr
+
+
+def test_a_training_on_the_cpu_leaves_cuda_uninitialized(tmp_path: Path) -> None:
+    script = tmp_path / "train.py"
+    script.write_text(
+        "import torch\nmodel = torch.nn.Linear(4, 4)\n"
+        "optimizer = torch.optim.SGD(model.parameters())\n"
+        "for _ in range(9):\n"
+        "    model(torch.ones(2, 4)).sum().backward()\n    optimizer.step()\n"
+        "print(torch.cuda.is_initialized())\n"
+    )
+    verified = verify(tmp_path, "3-4", script, options=("--exit-zero",))
+    assert (verified.code, verified.stdout) == (0, "False\n"), verified.stderr

@@ -126,6 +126,21 @@ def test_no_profiler_stays_prepared_when_the_process_ends(
     assert any(event.key == "aten::add" for event in profile.key_averages())
 
 
+def test_a_window_of_a_training_on_the_cpu_waits_for_no_gpu(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    windows = manager(tmp_path, ((2, 2),))
+    windows._clock.steps = 1
+    windows.after(1)
+    session = windows._session
+    session._profile.profiler.use_device = "cuda"  # as where there is a GPU
+    waited: list[str] = []
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda: waited.append("waited"))
+    session.stop()
+    assert session.state == "stopped"
+    assert waited == []
+
+
 @pytest.mark.parametrize("then", ["another step", "the end"])
 def test_a_window_whose_thread_ended_says_so(then: str, tmp_path: Path) -> None:
     windows = manager(tmp_path, ((3, 9),))

@@ -470,6 +470,10 @@ class Session:
         self._end_step()
         exit_of_c.disarm()
         self.state = "stopped"
+        if not torch.cuda.is_initialized():
+            # torch waits for the device of its profiler, and would initialize CUDA to do so in a
+            # process that does not use it.
+            self._profile.profiler.use_device = None
         with self._arbiter.ours(), mute_kineto():
             self._profile.stop_trace()
 
