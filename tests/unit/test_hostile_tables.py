@@ -11,7 +11,9 @@ import pytest
 from fp8verify import inspect
 from fp8verify.errors import InputError
 from fp8verify.terms import Verdict
-from fp8verify.trace import kernel_table
+from fp8verify.trace.kernel_table import lines as table_lines
+from fp8verify.trace.kernel_table import table as one_table
+from fp8verify.trace.kernel_table.table import Fit, Table
 
 FP8 = "nvjet_sm90_qqtst_128x128_128x6_2x1_v_bz_coopA_algo2_TNT"
 BF16 = "nvjet_sm90_tst_128x64_64x8_1x2_h_bz_TNT"
@@ -105,7 +107,7 @@ def _is_told(found: Verdict | InputError) -> bool:
 def test_rows_that_nobody_would_print(
     tmp_path: Path, form: str, rows: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(kernel_table, "_MOST_NAMES", 300)
+    monkeypatch.setattr(one_table, "MOST_NAMES", 300)
     path = tmp_path / f"table.{form}"
     path.write_text(FORMS[form](ROWS[rows]), encoding="utf-8")
     assert _is_told(_verdict_or_error(path))
@@ -122,7 +124,7 @@ def test_files_that_are_hardly_tables(tmp_path: Path, name: str) -> None:
 def test_more_kernels_than_a_run_has_are_left_out(
     taken_apart: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(kernel_table, "_MOST_TAKEN_APART", taken_apart)
+    monkeypatch.setattr(table_lines, "_MOST_TAKEN_APART", taken_apart)
     path = tmp_path / "table.csv"
     rows = _names(6000)
     path.write_text(FORMS["csv"](rows))
@@ -156,14 +158,14 @@ def test_the_first_kernel_ends_the_look_at_a_table(
     path = tmp_path / f"table.{form}"
     path.write_text(FORMS[form]([(FP8, 1.5, 1)] * 500))
     rows = 0
-    add = kernel_table.Table.add
+    add = Table.add
 
-    def counted(table: kernel_table.Table, cells: Sequence[str]) -> kernel_table.Fit:
+    def counted(table: Table, cells: Sequence[str]) -> Fit:
         nonlocal rows
         rows += 1
         return add(table, cells)
 
-    monkeypatch.setattr(kernel_table.Table, "add", counted)
+    monkeypatch.setattr(Table, "add", counted)
     _read(path)
     assert 500 < rows < 510
 
