@@ -200,15 +200,17 @@ def _correlate(
 
     op_rows = _rows_by_number(columns.op_ids, ops.op_id, is_operator)
     launch_rows = _rows_by_number(columns.correlations, columns.calls.correlation)
-    unplaced: set[int] = set()
-    for op_row, launch in zip(op_rows, launch_rows, strict=True):
-        is_wanted = op_row < 0 or layers
-        if launch >= 0 and is_wanted:
-            unplaced.add(launch)
+    has_no_operator = map((0).__gt__, op_rows)
+    without_operator = list(compress(count(), has_no_operator))
+    unplaced = {launch_rows[kernel] for kernel in without_operator}
+    if layers:
+        unplaced.update(launch_rows)
+    unplaced.discard(-1)
     threads = set(ops.thread) if layers else _threads_of(columns, op_rows)
     parent, enclosing = nest(columns, threads, unplaced)
-    for kernel, launch in enumerate(launch_rows):
-        if op_rows[kernel] < 0 <= launch:
+    for kernel in without_operator:
+        launch = launch_rows[kernel]
+        if launch >= 0:
             row = enclosing[launch]
             while row >= 0 and not is_operator(row):
                 row = parent[row]

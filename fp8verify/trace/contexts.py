@@ -63,8 +63,9 @@ class Contexts:
         """The contexts, each once: inputs may differ in the thread of the forward pass alone."""
         return list(self._contexts)
 
-    def of_all(self, rows: Iterable[int]) -> array[int]:
+    def of_all(self, rows: Sequence[int]) -> array[int]:
         """Return the index into `ops` of the context of each operator; -1 of row -1."""
+        self._follow(rows)
         links = self._link_of_row
         inputs = self._ops.inputs
         numbers = self._numbers
@@ -73,10 +74,7 @@ class Contexts:
             if row < 0:
                 contexts.append(-1)
                 continue
-            link = links[row]
-            if link == _UNKNOWN:
-                link = self._link_of(row)
-            key = (link, inputs[row])
+            key = (links[row], inputs[row])
             number = numbers.get(key)
             if number is None:
                 number = self._contexts[self._build(*key)]
@@ -84,34 +82,36 @@ class Contexts:
             contexts.append(number)
         return contexts
 
-    def _link_of(self, row: int) -> int:
-        links = self._link_of_row
+    def _follow(self, rows: Iterable[int]) -> None:
+        """Find the links of operators, and of what encloses them."""
         parent = self._parent
-        path = []
-        while row >= 0 and links[row] == _UNKNOWN:
-            path.append(row)
-            row = parent[row]
-        link = -1
-        if row >= 0:
-            link = links[row]
+        links = self._link_of_row
         numbered = self.numbered
-        innermost = numbered[row]
         sequence = self._ops.sequence
         names = self._ops.name
         inputs = self._ops.inputs
         memo = self._link_memo
-        for inner in reversed(path):
-            key = (names[inner], inputs[inner], link)
-            known = memo.get(key)
-            if known is None:
-                known = self._link(*key)
-                memo[key] = known
-            link = known
-            links[inner] = link
-            if sequence[inner] >= 0:
-                innermost = inner
-            numbered[inner] = innermost
-        return link
+        for start in rows:
+            path = []
+            row = start
+            while row >= 0 and links[row] == _UNKNOWN:
+                path.append(row)
+                row = parent[row]
+            link = -1
+            if row >= 0:
+                link = links[row]
+            innermost = numbered[row]
+            for inner in reversed(path):
+                key = (names[inner], inputs[inner], link)
+                known = memo.get(key)
+                if known is None:
+                    known = self._link(*key)
+                    memo[key] = known
+                link = known
+                links[inner] = link
+                if sequence[inner] >= 0:
+                    innermost = inner
+                numbered[inner] = innermost
 
     def _link(
         self,

@@ -187,18 +187,30 @@ def steps_of_kernels(
     return _step_indices(columns.steps, times)
 
 
+# Before and after every time.
 _NEVER = -(1 << 63)
+_AFTER_ALL = 1 << 63
 
 
 def _step_indices(steps: Sequence[Step], times: Iterable[int]) -> array[int]:
     """Return for each time the index of the last step that had begun, or -1 if it was over."""
     starts = [step.start_ns for step in steps]
     ends = [step.end_ns for step in steps]
+    following = [*starts[1:], _AFTER_ALL]
     indices = array("i")
+    # The step of the time before, which most times are in too.
+    index = -1
+    begin = _AFTER_ALL
+    until = _AFTER_ALL
     for time in times:
-        index = bisect_right(starts, time) - 1
-        if index >= 0 and time > ends[index]:
-            index = -1
+        if not begin <= time < until:
+            index = bisect_right(starts, time) - 1
+            if index >= 0 and time > ends[index]:
+                index = -1
+            begin = _AFTER_ALL
+            if index >= 0:
+                begin = starts[index]
+                until = min(following[index], ends[index] + 1)
         indices.append(index)
     return indices
 
