@@ -60,10 +60,11 @@ class Expected(NamedTuple):
 
         The recipe is in what a list says of each leg, and in what other executions ran.
         """
-        is_high = any(map(statements.is_high, self.cells))
-        keeps_leg = any(statements.leaves_high(cell.leg) for cell in self.cells)
-        has_recipe = self.by in _WITH_RECIPE
-        return is_high or (keeps_leg and not has_recipe)
+        if any(map(statements.is_high, self.cells)):
+            return True
+        if self.by in _WITH_RECIPE:
+            return False
+        return any(statements.leaves_high(cell.leg) for cell in self.cells)
 
     def in_step(self, rank: int, step: int) -> Expected:
         """Return what it says of an equal step."""
