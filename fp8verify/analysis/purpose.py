@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
+from functools import lru_cache
 from typing import Final
 
 from fp8verify.analysis.kinds import Kind, is_of_graph
@@ -287,6 +288,7 @@ def is_update(kind: Kind) -> bool:
     return any(map(is_of_optimizer, names))
 
 
+@lru_cache(1 << 12)  # kinds of kernels have the names of ranges and operators in common
 def is_of_optimizer(name: str) -> bool:
     """Whether an operator, a kernel or a range by its name is of an optimizer's step."""
     if _RANGE.match(name) and "zero_grad" not in name:

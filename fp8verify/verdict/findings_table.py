@@ -18,6 +18,7 @@ from fp8verify import thresholds
 from fp8verify.files import parse_toml
 from fp8verify.model.meanings import meanings
 from fp8verify.model.verdict import Finding
+from fp8verify.patterns import lazy_pattern
 from fp8verify.terms import Severity, Verdict
 from fp8verify.verdict.clauses import optional
 
@@ -105,7 +106,7 @@ def finding(
     Raises:
         KeyError: the table has no such code or case, or a fact is missing.
     """
-    found = findings_table()[code][case]
+    found = cases_of(code)[case]
     named = {**vars(thresholds), **facts}
     if gpu_share is not None:
         gpu_share = round(gpu_share, 6)
@@ -143,16 +144,18 @@ def told(
 
 def viewed(found: Finding, view: str) -> bool:
     """Whether pages treat a finding in a way that `findings.toml` names, such as "detail"."""
-    return view in _views().get(found.code, ())
+    return view in _views_of(found.code)
 
 
 @cache
-def _views() -> Mapping[str, tuple[str, ...]]:
+def _views_of(code: str) -> tuple[str, ...]:
     # Of a code with rows of several severities, one has the views of all.
-    views = {}
-    for row in _rows():
+    views: tuple[str, ...] = ()
+    if code not in _sources():
+        return views
+    for row in _rows_of(code):
         if "views" in row.fields:
-            views[row.code] = tuple(row.fields["views"])
+            views = tuple(row.fields["views"])
     return views
 
 
@@ -161,25 +164,66 @@ _Fields: TypeAlias = Mapping[str, Any]
 
 
 class _Row(NamedTuple):
-    """A row of the table: a code in one severity."""
+    """A row of the table: a code in one severity.
+
+    Attributes:
+        severity: error, warning or info.
+        fields: what it says.
+        place: in the table.
+    """
 
     severity: Severity
-    code: str
     fields: _Fields
+    place: int
 
 
-def _rows() -> list[_Row]:
-    """Return the rows of the table in their order."""
-    rows = []
-    for severity, codes in _toml().items():
-        for code, fields in codes.items():
-            rows.append(_Row(Severity(severity), code, fields))
-    return rows
+# The head of a row, or of a case that has another severity than its code: [error.CODE.CASE].
+_HEAD: Final = lazy_pattern(r"^\[(\w+)\.([\w-]+).*\]$", re.MULTILINE)
+
+
+class _Source(NamedTuple):
+    """The TOML of a row, and its place in the table."""
+
+    text: str
+    place: int
 
 
 @cache
-def _toml() -> Mapping[str, Mapping[str, _Fields]]:
-    return parse_toml(_text_of("findings.toml"))
+def _sources() -> Mapping[str, Mapping[str, _Source]]:
+    """Return the rows by code and severity, in the order of the table.
+
+    To parse the whole table would take as long as to judge a small trace.
+    """
+    text = _text_of("findings.toml")
+    heads = list(_HEAD.finditer(text))
+    ends = [head.start() for head in heads[1:]]
+    sources: dict[str, dict[str, _Source]] = defaultdict(dict)
+    last = -1
+    for head, end in zip(heads, [*ends, len(text)], strict=True):
+        severity, code = head.groups()
+        section = text[head.start() : end]
+        known = sources[code].get(severity)
+        if known is None:
+            last += 1
+            sources[code][severity] = _Source(section, last)
+        else:
+            sources[code][severity] = known._replace(text=known.text + section)
+    return dict(sources)
+
+
+@cache
+def _rows_of(code: str) -> list[_Row]:
+    """Return the rows of a code in their order.
+
+    Raises:
+        KeyError: the table has no such code.
+    """
+    rows = []
+    for severity, source in _sources()[code].items():
+        fields = parse_toml(source.text)[severity][code]
+        row = _Row(Severity(severity), fields, source.place)
+        rows.append(row)
+    return rows
 
 
 def _text_of(name: str) -> str:
@@ -189,19 +233,29 @@ def _text_of(name: str) -> str:
 
 
 @cache
-def findings_table() -> Mapping[str, Mapping[str, Case]]:
-    """Return what each code says, by case; the empty case is what it says by itself."""
-    rows = _rows()
-    by_itself: dict[str, _Fields] = {}
+def cases_of(code: str) -> Mapping[str, Case]:
+    """Return what a code says, by case; the empty case is what it says by itself.
+
+    Raises:
+        KeyError: the table has no such code.
+    """
+    rows = _rows_of(code)
+    by_itself: _Fields = {}
     for row in rows:
         if "message" in row.fields:
-            by_itself[row.code] = row.fields
-    table: dict[str, dict[str, Case]] = defaultdict(dict)
-    for place, row in enumerate(rows):
+            by_itself = row.fields
+    cases: dict[str, Case] = {}
+    for row in rows:
         for name, case in _cases_of(row.fields).items():
-            fields = {**by_itself[row.code], **case}
-            table[row.code][name] = _case(row.severity, fields, place)
-    return table
+            fields = {**by_itself, **case}
+            cases[name] = _case(row.severity, fields, row.place)
+    return cases
+
+
+@cache
+def findings_table() -> Mapping[str, Mapping[str, Case]]:
+    """Return what all codes say, by case."""
+    return {code: cases_of(code) for code in _sources()}
 
 
 def _cases_of(row: _Fields) -> dict[str, _Fields]:
@@ -243,7 +297,7 @@ def _pieces(hint: str | list[_Fields]) -> tuple[Piece, ...]:
 
 def place_of(found: Finding) -> tuple[int, int]:
     """Return where a finding stands in a report: most severe first, else as in the table."""
-    cases = findings_table()[found.code].values()
+    cases = cases_of(found.code).values()
     places = [case.place for case in cases if case.severity is found.severity]
     severities = list(Severity)
     severity = severities.index(found.severity)
@@ -256,7 +310,7 @@ def finding_page(code: str) -> str:
     Raises:
         KeyError: no finding has this code.
     """
-    cases = findings_table()[code].values()
+    cases = cases_of(code).values()
     kinds = {case.severity for case in cases}
     severities = " or ".join(filter(kinds.__contains__, Severity))
     verdicts = dict.fromkeys(case.verdict for case in cases)

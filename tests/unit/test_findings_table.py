@@ -18,10 +18,17 @@ from click.testing import CliRunner
 
 import fp8verify
 from fp8verify.cli import explain_command
+from fp8verify.files import parse_toml
 from fp8verify.model.meanings import meanings
 from fp8verify.preflight.tables import rules
 from fp8verify.verdict import findings
-from fp8verify.verdict.findings_table import Case, finding, finding_page, findings_table
+from fp8verify.verdict.findings_table import (
+    Case,
+    _rows_of,
+    finding,
+    finding_page,
+    findings_table,
+)
 from tests.captures import report_of
 from tests.hand_built import present
 
@@ -299,3 +306,18 @@ def test_each_view_of_the_table_is_one_that_the_code_asks_for() -> None:
     text = (package / "verdict/findings.toml").read_text()
     listed = re.findall(r"^views = \[(.*)\]", text, re.MULTILINE)
     assert {view for views in listed for view in re.findall(r"\w+", views)} == asked
+
+
+def test_the_rows_that_are_read_one_by_one_are_those_of_the_whole_table() -> None:
+    text = (Path(fp8verify.__file__).parent / "verdict/findings.toml").read_text()
+    whole = [
+        (code, severity, fields)
+        for severity, codes in parse_toml(text).items()
+        for code, fields in codes.items()
+    ]
+    by_place = {
+        row.place: (code, row.severity.value, row.fields)
+        for code in findings_table()
+        for row in _rows_of(code)
+    }
+    assert [by_place[place] for place in sorted(by_place)] == whole

@@ -30,7 +30,7 @@ from fp8verify.verdict.advice import (
     times,
 )
 from fp8verify.verdict.expected import Requested
-from fp8verify.verdict.findings_table import finding, findings_table
+from fp8verify.verdict.findings_table import cases_of, finding
 from fp8verify.verdict.wording import ms_of
 
 _OF_UNSLOTH = "_w8a8_block_fp8_matmul"
@@ -44,7 +44,7 @@ def payoff_remedy(case: str, holds: frozenset[str] = frozenset()) -> str:
         case: the cause.
         holds: facts of the run.
     """
-    advice = findings_table()["fp8-not-paying"][case].hint_for(_with_capturing(holds))
+    advice = cases_of("fp8-not-paying")[case].hint_for(_with_capturing(holds))
     return advice.replace("{gain}", "")
 
 
