@@ -360,24 +360,15 @@ def trace_speed() -> str:
     costs = [
         {row[0]: row[1:] for row in map(_cells, table.splitlines())} for table in tables
     ]
-    cpu, *_ = costs[-1]["`fp8verify inspect`, one process"]
-    most, least_hta, most_hta = (
-        pick(float(cost[name][3]) for cost in costs)
-        for pick, name in (
-            (max, "json.load alone"),
-            (min, "HTA, kernel breakdown"),
-            (max, "HTA, kernel breakdown"),
-        )
-    )
-    *_, newest = re.findall(r"^\| \d+ MB \| .*", page, re.MULTILINE)
-    _, now, peak, *_ = _cells(newest)
+    cpu, _, peak, *_ = costs[-1]["`fp8verify inspect`, one process"]
+    json_load = [float(cost["json.load alone"][3]) for cost in costs]
+    hta = [float(cost["HTA, kernel breakdown"][3]) for cost in costs]
     return fill(
-        f"A trace of 1 GB takes {float(now):.1f} CPU seconds and {peak} MB of memory (fp8verify "
-        f"0.5.0 on a busy machine, 2026-11-29; {measured['version']} took {float(cpu):.1f} on a quiet one: "
-        "[table](benchmarks/results/trace_speed.md)). That is "
-        f"{_LEAST_JSON} to {most:.0f} times less CPU than `json.load`, by the size of the trace, what "
-        f"fills it, and the machine ([another](benchmarks/README.md#speed)), and {least_hta:.0f} to "
-        f"{most_hta:.0f} times less than HolisticTraceAnalysis (measured with {measured['version']}).",
+        f"A trace of 1 GB takes {float(cpu):.1f} CPU seconds and {peak} MB of memory (fp8verify "
+        f"{measured['version']}, {measured['date']}: [table](benchmarks/results/trace_speed.md)). That is "
+        f"{min(json_load):.1f} to {max(json_load):.1f} times less CPU than `json.load`, by the size of the "
+        f"trace, and {min(hta):.0f} to {max(hta):.0f} times less than HolisticTraceAnalysis "
+        "([how it was measured](benchmarks/README.md#speed)).",
         118,
         break_on_hyphens=False,
     )
@@ -385,10 +376,6 @@ def trace_speed() -> str:
 
 def _cells(row: str) -> list[str]:
     return [cell.strip() for cell in row.split("|")[1:-1]]
-
-
-# The least that was measured, of a small trace on a busy machine (benchmarks/README.md).
-_LEAST_JSON = 2
 
 
 def doctor_measured() -> str:
