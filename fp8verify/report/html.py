@@ -40,7 +40,7 @@ from fp8verify.text import (
     label_of_ranks,
     printable,
 )
-from fp8verify.verdict.findings_table import finding_page, findings_table, viewed
+from fp8verify.verdict.findings_table import finding_page, is_in_table, viewed
 
 _TIMELINES = 16
 _PLACES = 4  # that a finding links to
@@ -298,7 +298,7 @@ class Block(NamedTuple):
 
 def explained(finding_code: str) -> list[Block]:
     """Return the page of a finding's code in pieces; nothing where it has none."""
-    if finding_code not in findings_table():
+    if not is_in_table(finding_code):
         return []
     blocks: list[Block] = []
     text = finding_page(finding_code)

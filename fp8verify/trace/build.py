@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from array import array
 from collections import Counter
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Iterator
 from itertools import compress, count, islice
 from math import prod
 
@@ -200,8 +200,7 @@ def _correlate(
 
     op_rows = _rows_by_number(columns.op_ids, ops.op_id, is_operator)
     launch_rows = _rows_by_number(columns.correlations, columns.calls.correlation)
-    has_no_operator = map((0).__gt__, op_rows)
-    without_operator = list(compress(count(), has_no_operator))
+    without_operator = list(_without_operator(op_rows))
     unplaced = {launch_rows[kernel] for kernel in without_operator}
     if layers:
         unplaced.update(launch_rows)
@@ -230,6 +229,12 @@ def _correlate(
     return op_rows, launch_rows
 
 
+def _without_operator(op_rows: array[int]) -> Iterator[int]:
+    """Yield the kernels whose operator is not known."""
+    has_no_operator = map((0).__gt__, op_rows)
+    return compress(count(), has_no_operator)
+
+
 def _threads_of(columns: Columns, op_rows: array[int]) -> set[int]:
     """Return the threads of the kernels' operators."""
     threads = columns.ops.thread
@@ -244,8 +249,7 @@ def _how_launched(
     """Return for each kernel how far it could be followed back: values of `Launch`."""
     found = array("b", [_OP]) * len(op_rows)
     without_operator: list[int] = []
-    has_no_operator = map((0).__gt__, op_rows)
-    for kernel in compress(count(), has_no_operator):
+    for kernel in _without_operator(op_rows):
         if launch_rows[kernel] >= 0:
             found[kernel] = _NO_OP
             without_operator.append(kernel)

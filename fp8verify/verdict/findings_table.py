@@ -151,7 +151,7 @@ def viewed(found: Finding, view: str) -> bool:
 def _views_of(code: str) -> tuple[str, ...]:
     # Of a code with rows of several severities, one has the views of all.
     views: tuple[str, ...] = ()
-    if code not in _sources():
+    if not is_in_table(code):
         return views
     for row in _rows_of(code):
         if "views" in row.fields:
@@ -250,6 +250,11 @@ def cases_of(code: str) -> Mapping[str, Case]:
             fields = {**by_itself, **case}
             cases[name] = _case(row.severity, fields, row.place)
     return cases
+
+
+def is_in_table(code: str) -> bool:
+    """Whether the table has a code."""
+    return code in _sources()
 
 
 @cache
