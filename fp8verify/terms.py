@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from enum import Enum
-from typing import TypeVar
+from typing import Final, TypeVar
 
 import msgspec
 
@@ -32,18 +32,22 @@ class Precision(str, Enum):
     @property
     def is_fp8(self) -> bool:
         """Whether the class counts into the FP8 share (`fp8` and `mxfp8`)."""
-        return self in (Precision.FP8, Precision.MXFP8)
+        return self in _FP8
 
     @property
     def is_fp4(self) -> bool:
         """Whether the operands have four bits."""
-        return self in (Precision.NVFP4, Precision.MXFP4, Precision.FP4)
+        return self in _FP4
 
     @property
     def is_low(self) -> bool:
         """Whether the class counts into the low-precision share: FP8, FP6 and FP4 of any kind."""
-        others = (Precision.MXFP6, Precision.BELOW16)
-        return self.is_fp8 or self.is_fp4 or self in others
+        return self in _LOW
+
+
+_FP8: Final = (Precision.FP8, Precision.MXFP8)
+_FP4: Final = (Precision.NVFP4, Precision.MXFP4, Precision.FP4)
+_LOW: Final = (*_FP8, *_FP4, Precision.MXFP6, Precision.BELOW16)
 
 
 _Name = TypeVar("_Name", bound=str)

@@ -196,6 +196,8 @@ def _gpu_time_key(role: Role) -> str:
 
 # What a kernel's time is shown under.
 GPU_TIME_KEYS: dict[Role, str] = {role: _gpu_time_key(role) for role in Role}
+# Each precision class beside its name in reports.
+_PRECISIONS: Final = [(precision.value, precision) for precision in Precision]
 
 
 def gemm_totals(rows: Iterable[GemmRow]) -> GemmSummary:
@@ -221,10 +223,10 @@ def gemm_totals(rows: Iterable[GemmRow]) -> GemmSummary:
     knows_flops = 0 < total_ns <= covered_ns + total_ns * WITHOUT_SHAPES
     flops_by_class = None
     if covered_ns:
-        flops_by_class = {p.value: float(flops[p]) for p in Precision}
+        flops_by_class = {name: float(flops[p]) for name, p in _PRECISIONS}
     return GemmSummary(
-        time_us={p.value: micros(time_ns[p]) for p in Precision},
-        kernels={p.value: kernels[p] for p in Precision},
+        time_us={name: micros(time_ns[p]) for name, p in _PRECISIONS},
+        kernels={name: kernels[p] for name, p in _PRECISIONS},
         flops=flops_by_class,
         fp8_share_of_time=rounded(fp8_share(time_ns)),
         low_precision_share_of_time=rounded(low_precision_share(time_ns)),

@@ -111,11 +111,11 @@ class Statements:
 
     def is_low(self, module: ModuleRecord, leg: Leg) -> bool:
         """Whether a module was to compute a leg in low precision, and the log does not pin it."""
-        is_converted = module.state in CONVERTED and not self._is_pinned(module)
-        may_be = legs_of(leg)
-        legs = [each for each in may_be if runs(module, each)]
+        if module.state not in CONVERTED or self._is_pinned(module):
+            return False
+        legs = [each for each in legs_of(leg) if runs(module, each)]
         are_asked = all(self._is_asked_of(module, each) for each in legs)
-        return is_converted and bool(legs) and are_asked
+        return bool(legs) and are_asked
 
     def _is_pinned(self, module: ModuleRecord) -> bool:
         return self._pin_of(module.fqn) is not None
