@@ -16,6 +16,8 @@ from tests.shown import Shown
 
 ROOT = Path(__file__).parent.parent
 GOLDEN = Path(__file__).with_name("golden")
+# When garbage is searched for: as often as Python does by itself, it takes a tenth of the tests' time.
+SELDOM = (20_000, 50, 50)
 if "FP8VERIFY_MUTATED" not in os.environ:
     # Else each of the hundreds of processes that tests start compiles all that it imports.
     os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
@@ -52,7 +54,8 @@ def shown(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Shown]:
 def pytest_collection() -> Generator[None, object, object]:
     """Keep all that is collected from being searched for garbage: it lives as long as the tests.
 
-    A search through it takes half a second, and would be made every hundred tests.
+    A search through it takes half a second, and would be made every hundred tests. What tests make is
+    searched less often than elsewhere.
     """
     gc.disable()
     try:
@@ -60,6 +63,7 @@ def pytest_collection() -> Generator[None, object, object]:
     finally:
         gc.enable()
         gc.freeze()
+        gc.set_threshold(*SELDOM)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
