@@ -104,7 +104,7 @@ LINES = labelled_lines("fp8", "not_fp8", "scope")
 def test_each_framework_is_understood(says: str, framework: str, line: str) -> None:
     claims = [(claim.framework, claim.says) for claim in scan_log([line])]
     assert claims == [(framework, says)], (
-        "no row matches, or the logger's prefix is not known"
+        "no row matches, or a prefix is taken for the logger's, or the logger's is not known"
     )
 
 
