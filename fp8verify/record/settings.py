@@ -158,29 +158,12 @@ def read_settings(
         record_shapes=not no_shapes,
     )
     if steps is not None and steps.strip().startswith(GLOBAL):
-        if every is not None or after_seconds is not None:
-            other = "--after-seconds"
-            if every is not None:
-                other = "--every"
-            raise UsageError(
-                f"--steps {GLOBAL}A-B and {other} do not go together.",
-                f"With {other}, steps are counted from the start of this run; its report and its "
-                "lines name the framework's own numbers too.",
-            )
+        _check_alone_with_global_steps(every, after_seconds)
         return asked._replace(
             global_windows=parse_windows(steps.strip().removeprefix(GLOBAL))
         )
     if every is not None:
-        others = {
-            "--layers": asked.layers,
-            "--blas-log": asked.blas_log,
-            "--after-seconds": after_seconds is not None,
-        }
-        for other in filter(others.get, others):
-            raise UsageError(
-                f"--every and {other} do not go together.",
-                "Watch the run with --every, or record one window of another run.",
-            )
+        _check_alone_with_every(asked, after_seconds)
         return asked._replace(live=_live_windows(every, window, steps))
     if after_seconds is not None:
         timed = TimedWindow(after_seconds, parse_count(steps or "3"))
@@ -188,6 +171,37 @@ def read_settings(
     if steps is None:
         return asked._replace(timed_window=AUTO_WINDOW)
     return asked._replace(windows=parse_windows(steps))
+
+
+def _check_alone_with_global_steps(
+    every: int | None, after_seconds: float | None
+) -> None:
+    """Refuse what counts steps from the start of the run beside steps of the framework's count."""
+    if every is not None:
+        other = "--every"
+    elif after_seconds is not None:
+        other = "--after-seconds"
+    else:
+        return
+    raise UsageError(
+        f"--steps {GLOBAL}A-B and {other} do not go together.",
+        f"With {other}, steps are counted from the start of this run; its report and its "
+        "lines name the framework's own numbers too.",
+    )
+
+
+def _check_alone_with_every(asked: RunSettings, after_seconds: float | None) -> None:
+    """Refuse what records one window beside the watch of a whole run."""
+    others = {
+        "--layers": asked.layers,
+        "--blas-log": asked.blas_log,
+        "--after-seconds": after_seconds is not None,
+    }
+    for other in filter(others.get, others):
+        raise UsageError(
+            f"--every and {other} do not go together.",
+            "Watch the run with --every, or record one window of another run.",
+        )
 
 
 def _check_count(name: str, value: object) -> None:
