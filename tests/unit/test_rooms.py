@@ -21,6 +21,7 @@ import fp8verify
 PACKAGE = Path(fp8verify.__file__).parent
 FACADE = PACKAGE / "__init__.py"
 MAX_LOOSE_MODULES = 9
+MAX_FUNCTION_LINES = 80
 # From the lowest one up: a file imports its own room and those before it.
 ROOMS = (
     "frameworks", "capture", "trace", "kernels", "model", "logs", "analysis", "verdict",
@@ -90,6 +91,18 @@ def test_a_report_without_a_log_compiles_none_of_its_patterns() -> None:
 
 def test_few_modules_lie_loose() -> None:
     assert len(list(PACKAGE.glob("*.py"))) <= MAX_LOOSE_MODULES
+
+
+def test_no_function_is_too_long_to_be_read_at_once() -> None:
+    long = []
+    for file in PACKAGE.rglob("*.py"):
+        for node in ast.walk(ast.parse(file.read_text())):
+            if not isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
+                continue
+            lines = 1 + (node.end_lineno or 0) - node.lineno
+            if lines > MAX_FUNCTION_LINES:
+                long.append((file.name, node.name, lines))
+    assert long == []
 
 
 @pytest.mark.parametrize(
