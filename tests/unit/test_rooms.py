@@ -96,7 +96,7 @@ def test_few_modules_lie_loose() -> None:
 def test_no_function_is_too_long_to_be_read_at_once() -> None:
     long = []
     for file in PACKAGE.rglob("*.py"):
-        for node in ast.walk(ast.parse(file.read_text())):
+        for node in nodes(file):
             if not isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
                 continue
             lines = 1 + (node.end_lineno or 0) - node.lineno
@@ -127,6 +127,11 @@ def test_the_graph_has_every_kind_of_import(source: str, tmp_path: Path) -> None
 
 
 @cache
+def nodes(file: Path) -> list[ast.AST]:
+    return list(ast.walk(ast.parse(file.read_text())))
+
+
+@cache
 def import_graph(package: Path) -> dict[Path, set[Path]]:
     """Return for each file of a package the files of it that it imports.
 
@@ -137,11 +142,7 @@ def import_graph(package: Path) -> dict[Path, set[Path]]:
         if file == package / "__init__.py":
             continue
         here = (package.name, *file.relative_to(package).parent.parts)
-        names = [
-            n
-            for node in ast.walk(ast.parse(file.read_text()))
-            for n in imported(node, here)
-        ]
+        names = [n for node in nodes(file) for n in imported(node, here)]
         graph[file] = set(filter(None, (file_of(name, package) for name in names))) - {
             file
         }
