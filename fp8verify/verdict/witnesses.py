@@ -128,10 +128,6 @@ def _by_counts(
         # What ran beyond the layers of the log is of others.
         high = max(left_out, forward - passes * converted)
         least = all_but(entries, high)
-        launches = launches_of(entries)
-        # Of fewer layers, as of experts, one may have run more often.
-        if forward < total and launches <= forward:
-            least = float(launches - high)
         are_told = not any(map(_may_be_of_other_legs, entries))
         yield said(
             Witness.COUNT,
