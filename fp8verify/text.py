@@ -157,10 +157,17 @@ class Measure(NamedTuple):
     unit: str
 
     def amount(self, work: float, of: float | None = None) -> str:
-        """Return work in ns, or in MFLOPs, as "1.2 ms", or a part as "1.2 of 3.4 ms"."""
-        text = f"{work / 1e6:.1f}"
+        """Return work in ns, or in MFLOPs, as "1.2 ms", or a part as "1.2 of 3.4 ms".
+
+        What would be 0.0 with one decimal has three, and what it is a part of too.
+        """
+        shown = work / 1e6
+        decimals = 1
+        if 0 < shown < 0.05:
+            decimals = 3
+        text = f"{shown:.{decimals}f}"
         if of is not None:
-            text = f"{text} of {of / 1e6:.1f}"
+            text = f"{text} of {of / 1e6:.{decimals}f}"
         return f"{text} {self.unit}"
 
 

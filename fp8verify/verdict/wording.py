@@ -10,13 +10,14 @@ from fp8verify.analysis.kinds import EXPERTS
 from fp8verify.analysis.rank import RankEvidence
 from fp8verify.model.steps import are_whole
 from fp8verify.terms import BACKWARD_LEGS, GRADIENT_LEGS, Leg
-from fp8verify.text import enumerated, listed, shown_size
+from fp8verify.text import MEASURES, enumerated, listed, shown_size
 from fp8verify.thresholds import SHOWN_NUMBERS
 from fp8verify.verdict.apart import Apart
 from fp8verify.verdict.coordinates import VALUE_OF
 from fp8verify.verdict.ledger import Cell, Layer, Ledger
 from fp8verify.verdict.selection import legs_in, ranks_of
 
+_TIME: Final = MEASURES["time"]
 _PLURALS: Final = {"step": "steps", "micro-batch": "micro-batches", "rank": "ranks"}
 _UNNAMED: Final[dict[Layer, str]] = {EXPERTS: "experts", None: "layers of unknown size"}
 
@@ -170,8 +171,8 @@ def ms_of(rank: RankEvidence, time_ns: float) -> str:
     """Return a time of a rank's window as "1.2 ms per step", where it has whole steps only."""
     steps = rank.trace.steps
     if steps and are_whole(steps):
-        return f"{time_ns / len(steps) / 1e6:.1f} ms per step"
-    return f"{time_ns / 1e6:.1f} ms in the window"
+        return f"{_TIME.amount(time_ns / len(steps))} per step"
+    return f"{_TIME.amount(time_ns)} in the window"
 
 
 def _with_vague_gradients(ledger: Ledger, cells: list[Cell]) -> list[Cell]:

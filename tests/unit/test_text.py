@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from fp8verify import text
-from fp8verify.text import abridged, clean, counted, gib, listed
+from fp8verify.text import MEASURES, abridged, clean, counted, gib, listed
 
 
 @pytest.mark.parametrize(
@@ -47,6 +47,23 @@ def test_only_the_first_of_many_are_listed() -> None:
 def test_where_the_rest_is_not_counted_it_is_hinted_at() -> None:
     assert abridged(["a", "b"], 2) == "a, b"
     assert abridged(["a", "b", "c"], 2) == "a, b …"
+
+
+@pytest.mark.parametrize(
+    ("work_ns", "of_ns", "shown"),
+    [
+        (4_040_000, None, "4.0 ms"),
+        (50_000, None, "0.1 ms"),
+        (49_000, None, "0.049 ms"),
+        (0, None, "0.0 ms"),
+        (4_000_000, 8_340_000, "4.0 of 8.3 ms"),
+        (10_000, 120_000, "0.010 of 0.120 ms"),
+    ],
+)
+def test_a_time_that_is_not_nothing_is_never_shown_as_nothing(
+    work_ns: int, of_ns: int | None, shown: str
+) -> None:
+    assert MEASURES["time"].amount(work_ns, of_ns) == shown
 
 
 def test_sizes_have_digits_that_tell_something() -> None:

@@ -216,8 +216,8 @@ class Doubts:
             return
         for what, work in self._missing(index):
             if limits.NEGLIGIBLE < work < opaque / limits.HALF:
-                ms = rank.opaque_ns / 1e6
-                yield finding("opaque-kernels", "hidden", ms=ms, what=what)
+                took = rank.measure.amount(rank.opaque_ns)
+                yield finding("opaque-kernels", "hidden", took=took, what=what)
 
     def _missing(self, index: int) -> Iterator[tuple[str, float]]:
         """Yield what of a rank lacks GEMMs, and how much work, as a fraction of the rank's."""

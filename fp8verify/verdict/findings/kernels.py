@@ -300,7 +300,7 @@ def opaque_kernels(rank: RankEvidence, _: Requested) -> Iterator[Finding]:
         optional("many", when=share >= MANY_OPAQUE),
         when=share >= NEGLIGIBLE,
         count=counted(count, "unrecognized kernel"),
-        ms=rank.opaque_ns / 1e6,
+        took=rank.measure.amount(rank.opaque_ns),
         share=optional(of_possible, when=rank.linear.total_ns),
         kernels=listed(names, _NAMED),
     )
