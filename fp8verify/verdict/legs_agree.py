@@ -297,11 +297,14 @@ def _agree(
     is_told = has_size or is_numbered or are_low
     is_sure = are_theirs and is_told and Tie.DELAYED not in ties
     yield expected_at(Witness.CALL, found, least, is_sure=is_sure)
-    if all_ran:
-        least = _least_of(products, entries, 1)
+    have_products = launches_of(entries) <= each * launches_of(products)
+    if have_products:
+        # The rest has none of these legs, as a head beside blocks that are recomputed.
+        products_of_low = low_of(entries) // each
+        least = min(_least_of(products, entries, 1), products_of_low)
         # A frozen teacher's product may be taken for that of a dgrad, which has no wgrad. And as
         # many products may be computed again as others run once.
-        is_told = has_size or not is_recompute
+        is_told = all_ran and (has_size or not is_recompute)
         is_sure = is_told and (is_numbered or Leg.WGRAD in legs)
         yield expected_at(Witness.CALL, forward, least, is_sure=is_sure)
 

@@ -178,6 +178,18 @@ def test_a_known_gradient_agrees_with_the_forward_pass(
     assert _verdict(flipped, tmp_path / "flipped") is Verdict.INCONCLUSIVE
 
 
+def test_a_product_that_ran_again_in_fp8_is_not_left_to_bf16(tmp_path: Path) -> None:
+    """The first layer has no dgrad, the recipe keeps wgrad in BF16, and the head never runs again."""
+    low = frozenset({FPROP, DGRAD})
+    layers = [replace(one, low=one.low & low) for one in _layers()]
+    plain = _unsized("eager", recipe="wgrad in BF16", log="claim", lists=False)
+    run = replace(plain, layers=tuple(layers))
+    assert _verdict(run, tmp_path / "sound") is Verdict.ACTIVE
+    flips = frozenset((at, 0, FPROP) for at in run.executions())
+    flipped = replace(run, flips=flips)
+    assert _verdict(flipped, tmp_path / "flipped") is Verdict.INCONCLUSIVE
+
+
 def test_half_of_the_launches_are_enough_without_sizes(tmp_path: Path) -> None:
     """A large head in BF16: by the sizes of the list it is more than half of the work."""
     head = Layer("lm_head", 32768, _WIDE, frozenset())
