@@ -300,7 +300,7 @@ def _agree(
     have_products = launches_of(entries) <= each * launches_of(products)
     if have_products:
         # The rest has none of these legs, as a head beside blocks that are recomputed.
-        products_of_low = low_of(entries) // each
+        products_of_low = math.ceil(low_of(entries) / each)
         least = min(_least_of(products, entries, 1), products_of_low)
         # A frozen teacher's product may be taken for that of a dgrad, which has no wgrad. And as
         # many products may be computed again as others run once.

@@ -218,6 +218,7 @@ def test_half_of_the_launches_are_enough_without_sizes(tmp_path: Path) -> None:
         pytest.param(401946, "sources", id="as many experts again, but others"),
         pytest.param(70389, "flip", id="wgrad everywhere, and experts without tokens"),
         pytest.param(520546, "outside", id="a fused loss and experts, beside a count"),
+        pytest.param(540403, "flip", id="fprop, where the first layer has no dgrad"),
     ],
 )
 def test_random_runs_that_once_broke_a_law(seed: int, law: str, tmp_path: Path) -> None:
