@@ -160,7 +160,9 @@ def one_leg_in_bf16(build: TraceBuilder, layer: str) -> TraceBuilder:
 def test_a_leg_in_high_precision_is_a_warning_with_its_layers(tmp_path: Path) -> None:
     window = one_leg_in_bf16(trace(("layers.0.up", True)), "layers.1.up")
     found = capture(tmp_path, window, module("layers.0.up"), module("layers.1.up"))
-    said = "every wgrad GEMM of layers.1.up ran in BF16 (0.010 of 0.060 ms of GEMM time)"
+    said = (
+        "every wgrad GEMM of layers.1.up ran in BF16 (0.010 of 0.060 ms of GEMM time)"
+    )
     assert told(found) == [("leg-not-fp8", "warning", said)]
     assert found.verdict == "PARTIAL"
 
