@@ -126,9 +126,8 @@ def test_the_graph_has_every_kind_of_import(source: str, tmp_path: Path) -> None
     assert package / "b" / "deep.py" in import_graph(package)[package / "a" / "file.py"]
 
 
-@cache
-def nodes(file: Path) -> list[ast.AST]:
-    return list(ast.walk(ast.parse(file.read_text())))
+def nodes(file: Path) -> Iterator[ast.AST]:
+    return ast.walk(ast.parse(file.read_text()))
 
 
 @cache
